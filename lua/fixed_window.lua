@@ -87,5 +87,9 @@ local function fixed_window(arg)
     end
   end
 
-  return afford, charge, give_back
+  local function room(most, used)
+    return math.max(0, math.min(most, MAX_UNITS) - used)
+  end
+
+  return afford, charge, give_back, room
 end

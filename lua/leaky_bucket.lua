@@ -10,7 +10,7 @@
 ]]
 local function leaky_bucket(arg)
   local rate, per = ARGV[arg + 1] + 0, ARGV[arg + 2] + 0
-  local afford, charge, give_back = token_bucket(arg)
+  local afford, charge, give_back, room = token_bucket(arg)
 
   local function afford_in_time(key, n, cost, max_delay)
     local own, blocked, ahead, ticks, _, _, expiry_step = afford(key, n, cost)
@@ -21,5 +21,5 @@ local function leaky_bucket(arg)
     return own, blocked, ahead, ticks, nil, nil, expiry_step
   end
 
-  return afford_in_time, charge, give_back
+  return afford_in_time, charge, give_back, room
 end

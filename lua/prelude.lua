@@ -5,7 +5,7 @@
   Defines  `stamp` of any build, `WHOLE`, `integer`, `expire`, `failure`
 
   Each algorithm file defines a function that takes the index of its quota in
-  ARGV and returns the three functions below. They raise errors: see `failure`.
+  ARGV and returns the four functions below. They raise errors: see `failure`.
 
     afford(key, n, cost, max_delay)
         -> how many of n checks its limit alone admits, blocked_until,
@@ -21,6 +21,8 @@
     give_back(key, units, stamp, blocked, ahead, state..., the two values)
         returns the units charged at `stamp` that still count. `stamp` is the
         server's time of that take (us), or the end of a fixed window; nil: now
+    room(most, state...)
+        -> how many whole units can be charged until `most` units are used
 ]]
 
 -- 2^53. Doubles hold every integer up to this one, so sums below it are exact.

@@ -68,5 +68,10 @@ local function sliding_counter(arg)
     if cur + prev < before then charge(key, 1, 1, 0, 1, blocked, true, cur, prev) end
   end
 
-  return afford, charge, give_back
+  local function room(most, cur, prev)
+    local rest = math.floor(prev * (start + window - now) / window)
+    return math.max(0, math.min(most, MAX_UNITS) - cur - rest)
+  end
+
+  return afford, charge, give_back, room
 end

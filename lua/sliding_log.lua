@@ -216,5 +216,9 @@ local function sliding_log(arg)
     expire(key, at + window, blocked)
   end
 
-  return afford, charge, give_back
+  local function room(most, used)
+    return math.max(0, math.min(most, MAX_TOTAL) - used)
+  end
+
+  return afford, charge, give_back, room
 end

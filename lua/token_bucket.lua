@@ -80,5 +80,9 @@ local function token_bucket(arg)
     if left > 0 then charge(key, 1, 1, 0, 1, blocked, true, ticks - left) end
   end
 
-  return afford, charge, give_back
+  local function room(most, ticks)
+    return math.max(0, math.floor((math.min(most * per, MAX_TICKS) - ticks) / per))
+  end
+
+  return afford, charge, give_back, room
 end

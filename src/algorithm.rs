@@ -224,6 +224,7 @@ pub fn all_scripts() -> impl Iterator<Item = &'static Script> {
     of_each(|scripts| Some(&scripts.take))
         .chain(of_each(|scripts| scripts.refund.as_ref()))
         .chain(of_each(|scripts| scripts.penalize.as_ref()))
+        .chain(of_each(|scripts| scripts.charge_used.as_ref()))
         .chain(of_each(|scripts| Some(&scripts.block)))
         .chain([
             &REPORT,
@@ -244,8 +245,9 @@ pub fn all_scripts() -> impl Iterator<Item = &'static Script> {
 /// Returns the scripts of calls with calendar windows.
 #[cfg(feature = "calendar")]
 fn scripts_in_span() -> impl Iterator<Item = &'static Script> {
-    let Scripts { take, refund, penalize, block } = fixed_window::DEFINITION.scripts;
-    let of_windows = [Some(take), refund.as_ref(), penalize.as_ref(), Some(block)].into_iter().flatten();
+    let Scripts { take, refund, penalize, charge_used, block } = fixed_window::DEFINITION.scripts;
+    let of_windows = [Some(take), refund.as_ref(), penalize.as_ref(), charge_used.as_ref(), Some(block)];
+    let of_windows = of_windows.into_iter().flatten();
     of_windows.chain([&GROUP, &ACQUIRE_ALL, &RESERVE, &SETTLE, &BAN]).map(Script::in_span)
 }
 

@@ -100,6 +100,7 @@ pub struct Builder {
     namespace: String,
     key_mode: KeyMode,
     deadline: Duration,
+    debt_cap: u64,
     on_failure: OnFailure,
     clock: Clock,
     max_keys: usize,
@@ -147,6 +148,7 @@ impl Default for Builder {
             namespace: "tidegate".to_owned(),
             key_mode: KeyMode::default(),
             deadline: Duration::from_millis(100),
+            debt_cap: 10,
             on_failure: OnFailure::default(),
             clock: Clock::System,
             max_keys: 100_000,
@@ -210,6 +212,19 @@ impl Builder {
     /// Default: 5 s.
     pub fn operator_deadline(mut self, deadline: Duration) -> Self {
         self.operator_deadline = deadline;
+        self
+    }
+
+    /// Sets the most debt of a key that [units used](crate::Gate::charge_used) may leave, in limits of their quota: with
+    /// 10, at most 11 limits are used afterwards. So one wrong report of usage does not deny a key for good. With 0, there
+    /// is no debt. What is cut off is [reported](Observer::debt_capped).
+    ///
+    /// Applies also where more units than reserved by [`Gate::reserve`](crate::Gate::reserve) are committed. Not to holds of
+    /// [`Limiter::reserve`], nor to [`Gate::penalize`](crate::Gate::penalize).
+    ///
+    /// Default: 10.
+    pub fn debt_cap(mut self, limits: u64) -> Self {
+        self.debt_cap = limits;
         self
     }
 
@@ -398,6 +413,7 @@ impl Builder {
             background,
             keyspace,
             deadline: self.deadline,
+            debt_cap: self.debt_cap,
             on_failure: self.on_failure,
             observer: observer.clone(),
             warnings,

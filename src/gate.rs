@@ -48,6 +48,7 @@ impl Gate {
             adaptive: None,
             ends_holds: false,
             ban: None,
+            charges_used: false,
         };
         Self { pipeline: pipeline.clone(), spec }
     }
@@ -261,7 +262,7 @@ impl Gate {
     #[must_use]
     pub fn holds(mut self) -> Self {
         self.spec.ends_holds = true;
-        self.with_checked_ban()
+        self.with_checked_settings()
     }
 
     /// Blocks a key whose checks this gate denied too often: after [`Ban::after`] denials in one period of
@@ -309,12 +310,51 @@ impl Gate {
     #[must_use]
     pub fn ban(mut self, ban: Ban) -> Self {
         self.spec.ban = Some(ban);
-        self.with_checked_ban()
+        self.with_checked_settings()
     }
 
-    /// Makes every check an error if the settings do not permit the gate's ban.
-    fn with_checked_ban(mut self) -> Self {
-        if let Err(error) = self.spec.check_ban() {
+    /// Sets whether checks charge units that were used already, such as the tokens or bytes of a response that has
+    /// ended. Such a check charges its cost whatever the state: also beyond the limit, a cost above the limit, and while
+    /// the key is blocked. It is admitted if the units were within the limit. Its other values are those after the charge,
+    /// for one unit.
+    ///
+    /// Units beyond the limit are debt, and later checks wait until it is paid. [`Builder::debt_cap`] limits the
+    /// debt; what it cuts off is [reported](crate::Observer::debt_capped). Peeks decide as usual: peek before the units
+    /// are used. In [`check_all`](crate::Limiter::check_all), the charge does not depend on the other checks, nor they on
+    /// it.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::Error> {
+    /// use tidegate::{Limiter, Quota, Rate};
+    ///
+    /// let tokens = Limiter::in_memory().gate("tokens", Quota::token_bucket(100, Rate::per_minute(100)));
+    /// let used = tokens.clone().charge_used(true);
+    /// while tokens.peek("ada").await?.is_allowed() {
+    ///     let of_response = 70; // … serves a request
+    ///     let _ = used.check_cost("ada", of_response).await?;
+    /// }
+    /// assert!(tokens.peek("ada").await?.retry_after().as_secs() > 20); // 40 units of debt
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// [Reservations](Self::reserve) and [partial grants](Self::take_up_to) take units before they are used, so they
+    /// are decided as usual. Without Redis, such a check is decided as any other, by the
+    /// [failure policy](Self::on_failure), with at most the limit as its cost. Each attempt of
+    /// [`until_allowed`](Self::until_allowed) would charge, so it is an error, and so is every check of a gate that also
+    /// has a [ban](Self::ban) or [leases](Self::leased) ([`Error::is_config`]).
+    ///
+    /// Default: false.
+    ///
+    /// [`Builder::debt_cap`]: crate::Builder::debt_cap
+    #[must_use]
+    pub fn charge_used(mut self, charges_used: bool) -> Self {
+        self.spec.charges_used = charges_used;
+        self.with_checked_settings()
+    }
+
+    /// Makes every check an error if the settings do not permit each other.
+    fn with_checked_settings(mut self) -> Self {
+        if let Err(error) = self.spec.check_settings() {
             self.spec.info = Err(error);
         }
         self
@@ -335,7 +375,7 @@ impl Gate {
             Ok(()) => self.spec.leases = self.info().ok().and_then(|info| self.pipeline.lease(lease, info)),
             Err(error) => self.spec.info = Err(error),
         }
-        self.with_checked_ban()
+        self.with_checked_settings()
     }
 
     /// Returns the numbers of units leased, spent and returned; all 0 if the gate is not leased. Reads every

@@ -228,6 +228,10 @@ impl Observer for Metrics {
         self.gates.named(gate).settlement(settlement, &self.register).increment(1);
     }
 
+    fn debt_capped(&self, gate: &str, units: u64) {
+        self.gates.named(gate).debt_capped(&self.register).increment(units);
+    }
+
     fn permits_held(&self, gate: &str, change: i64) {
         self.gates.named(gate).permits(&self.register).held.increment(change as f64);
     }

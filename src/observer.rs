@@ -61,6 +61,12 @@ pub trait Observer: Send + Sync + 'static {
         let _ = (gate, granted, denied);
     }
 
+    /// Called when [units used](crate::Gate::charge_used) were charged, and [`Builder::debt_cap`](crate::Builder::debt_cap)
+    /// cut off `units` of them, which nobody pays for.
+    fn debt_capped(&self, gate: &str, units: u64) {
+        let _ = (gate, units);
+    }
+
     /// Called when a caller has waited for the store, with the total time including the time in the queue;
     /// also when a lease has waited for its refill. Not called for decisions by a lease, the deny cache or
     /// this process.
@@ -247,6 +253,7 @@ forward_events! {
     denied(gate: &str, key: &dyn fmt::Display);
     banned(gate: &str, key: &dyn fmt::Display, lasts: Duration);
     granted(gate: &str, granted: u64, denied: u64);
+    debt_capped(gate: &str, units: u64);
     waited(took: Duration);
     failed(gate: &str, error: &Error);
     breaker(is_open: bool);

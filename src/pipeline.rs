@@ -19,6 +19,7 @@ mod acquire_all;
 mod admin;
 mod all;
 mod charge;
+mod charge_used;
 mod failure;
 mod leasing;
 mod lifecycle;
@@ -35,7 +36,7 @@ mod write;
 
 use std::sync::Arc;
 
-use futures_util::future::{Either, join, join_all};
+use futures_util::future::{Either, join_all, join3};
 use smallvec::SmallVec;
 
 use self::all::GroupDecision;
@@ -74,6 +75,9 @@ impl Pipeline {
 
     /// Stages 2 to 8.
     async fn check_resolved(self: &Arc<Self>, request: &Request<'_>) -> Result<Decision, Error> {
+        if request.charges_used() {
+            return Box::pin(self.charge_used(request)).await;
+        }
         if let Some(decision) = self.spend_lease(request) {
             return self.report_immediate(request, without_waiting(Ok(decision)).await);
         }
@@ -90,6 +94,9 @@ impl Pipeline {
     /// Decides with the state that this process has: stages 1 to 3.
     #[inline]
     pub(crate) fn try_check(&self, gate: &GateSpec, key: &[u8], cost: u64) -> Option<Decision> {
+        if gate.charges_used {
+            return None;
+        }
         // Makes no request: a check that spends from a lease takes 100 ns.
         if let Some(decision) = self.try_lease(gate, key, cost) {
             return Some(decision);
@@ -152,7 +159,7 @@ impl Pipeline {
             return Vec::new();
         }
         let span = Span::of_many(requests.len());
-        let decided = self.decide_each(requests).await;
+        let decided = self.decide_or_charge_each(requests).await;
         span.many_decided(&decided);
         decided
     }
@@ -201,8 +208,9 @@ impl Pipeline {
     }
 
     /// Takes up to `n` times, all or nothing, of the gates that are neither switched nor in shadow. Each gate in
-    /// shadow is checked separately at the same time. It cannot fail the others, which may already be charged,
-    /// unless the limiter was shut down. The charges become the hold, if there is one: then n is at most 1.
+    /// shadow is checked separately at the same time, and so is one that charges units used. It cannot fail the others,
+    /// which may already be charged, unless the limiter was shut down. The charges become the hold, if there is one:
+    /// then n is at most 1.
     ///
     /// Returns how often, and also the requests with the settings that decided.
     async fn decide_all<'a>(
@@ -214,12 +222,16 @@ impl Pipeline {
         all::check_number(requests.len())?;
         let (requests, mut decisions) = self.resolve_all(requests)?;
         let switched = all::switched(&requests, &decisions, n);
-        // A group that a closed gate denies charges nothing.
+        let is_check = n == 1 && hold.is_none();
+        // A group that a closed gate denies charges nothing, except units that were used already.
         let is_denied = decisions.iter().flatten().any(|decision| !decision.is_allowed());
         let n = if is_denied { 0 } else { n };
         let hold = hold.filter(|_| n > 0);
         let undecided = (0..requests.len()).filter(|&at| decisions[at].is_none());
-        let (shadow, together): (Vec<_>, Vec<_>) = undecided.partition(|&at| requests[at].gate.is_shadow);
+        let is_used = |at: &usize| is_check && requests[*at].charges_used();
+        let (used, undecided): (Vec<_>, Vec<_>) = undecided.partition(is_used);
+        let (shadow, together): (Vec<_>, Vec<_>) =
+            undecided.into_iter().partition(|&at| requests[at].gate.is_shadow);
         for &at in &shadow {
             // A configuration error fails the group before anything is charged.
             requests[at].gate.info()?;
@@ -242,7 +254,9 @@ impl Pipeline {
                 }
             }
         };
-        let (taken, shadow_decisions) = join(self.take_all(&group, n, hold), decide_shadow).await;
+        let charge_used = join_all(used.iter().map(|&at| self.charge_used(&requests[at])));
+        let (taken, shadow_decisions, used_decisions) =
+            join3(self.take_all(&group, n, hold), decide_shadow, charge_used).await;
         let taken = match (taken, hold) {
             (Ok(taken), _) => taken,
             (Err(error), Some(hold)) => {
@@ -260,13 +274,18 @@ impl Pipeline {
             0 => peeked.all(|(&at, decision)| decision.is_allowed() || !binds(at)),
             _ => taken.is_allowed,
         };
-        let is_allowed = is_taken && !is_denied;
         for (at, decision) in together.into_iter().zip(taken.decisions) {
             decisions[at] = Some(decision);
         }
-        for (at, decided) in shadow.into_iter().zip(shadow_decisions) {
-            decisions[at] = Some(decided?);
+        let decided_apart =
+            shadow.into_iter().zip(shadow_decisions).chain(used.into_iter().zip(used_decisions));
+        let mut are_within_limits = true;
+        for (at, decided) in decided_apart {
+            let decision = decided?;
+            are_within_limits &= decision.is_allowed();
+            decisions[at] = Some(decision);
         }
+        let is_allowed = is_taken && !is_denied && are_within_limits;
         self.notify_switched(&requests, &decisions, &switched, is_allowed);
         let decisions = decisions.into_iter().flatten().collect();
         // Of a group that was granted less often than wanted, the gate that restricts it binds, as of a denied one.

@@ -182,6 +182,19 @@ impl Record {
         }
     }
 
+    /// Charges `units` that were used at `now`, whatever the state, as far as at most `most` units are used
+    /// afterwards. Returns how many it charged, and the state before. The record must not have
+    /// [expired](Self::has_expired).
+    ///
+    /// `units` is 1 to [`MAX_DEBT`](crate::algorithm::MAX_DEBT), and `most` at most 2^52.
+    pub fn charge_used(&mut self, quota: &Quota, units: u64, most: u64, now: u64) -> (u64, Before) {
+        let algorithm = quota.kind().algorithm();
+        let (raw, blocked_until_us) = (algorithm.settle(&self.state, now), self.blocked_until_us);
+        let charged = units.min(algorithm.room(most, raw, now));
+        self.write(quota, raw, charged, now);
+        (charged, Before { blocked_until_us, raw: algorithm.complete(raw, &self.state, 1, now) })
+    }
+
     /// Gives back `units` at `now`, at most those that still count. The record must not have
     /// [expired](Self::has_expired).
     ///
@@ -289,6 +302,15 @@ pub struct Taken<'a> {
 }
 
 impl Before {
+    /// Returns the answer to a charge of `units` that were used, of which `charged` were charged: allowed if they were
+    /// within the limit. The other values are those after the charge, for a check of one unit.
+    #[must_use]
+    pub fn answer_to_used(&self, quota: &Quota, units: u64, charged: u64, now: u64) -> Answer {
+        let taken = Taken { quota, cost: 1, max_delay: None, n: charged, k: charged, before: *self, now };
+        let answer = taken.answer(charged.saturating_sub(1));
+        Answer { allowed: self.afford(quota, units, 1, None, now) == units, delay_us: 0, ..answer }
+    }
+
     pub(crate) fn afford(&self, quota: &Quota, n: u64, cost: u64, max_delay: Option<u64>, now: u64) -> u64 {
         if cost == 0 {
             n

@@ -32,6 +32,8 @@ pub(crate) struct GateSpec {
     pub(crate) ends_holds: bool,
     /// The ban that denials of a key lead to.
     pub(crate) ban: Option<Ban>,
+    /// Whether checks charge units that were used already, whatever the state.
+    pub(crate) charges_used: bool,
 }
 
 /// One check.
@@ -73,8 +75,14 @@ impl GateSpec {
         }
     }
 
-    /// Checks that the gate's other settings permit its ban.
-    pub(crate) fn check_ban(&self) -> Result<(), Error> {
+    /// Checks that the gate's settings permit each other.
+    pub(crate) fn check_settings(&self) -> Result<(), Error> {
+        if self.charges_used && (self.ban.is_some() || self.leases.is_some()) {
+            return Err(Error::config(
+                "a gate that charges units used cannot have a ban or leases, which decide before units are used: give \
+                 them to another gate",
+            ));
+        }
         let Some(ban) = &self.ban else { return Ok(()) };
         ban.validate()?;
         let conflict = if self.info()?.quota.is_in_flight() {
@@ -169,6 +177,12 @@ impl<'a> Request<'a> {
     pub(crate) fn max_delay_us(&self, quota: &Quota) -> Option<u64> {
         let delay = self.max_delay.filter(|_| quota.has_queue())?;
         Some(u64::try_from(delay.as_micros()).unwrap_or(u64::MAX).min(1 << 52))
+    }
+
+    /// Returns whether the check charges units that were used already.
+    #[inline]
+    pub(crate) fn charges_used(&self) -> bool {
+        self.gate.charges_used && self.cost > 0
     }
 
     /// Returns the gate's leases if they can hold units of this key: those of a colocated key are counted

@@ -47,7 +47,11 @@ impl Check {
     ///
     /// As [`check`](Self::check).
     pub async fn reserve(self) -> Result<Reservation, Error> {
-        let check = self.effective();
+        let mut check = self.effective();
+        if check.request.gate.charges_used {
+            // The units are taken before they are used.
+            check.request.gate.to_mut().charges_used = false;
+        }
         let decision = check.decide().await?;
         Ok(Reservation::new(check, decision))
     }
@@ -71,7 +75,8 @@ impl Reservation {
         &self.decision
     }
 
-    /// Charges `actual` units in total: gives the rest back, or charges the difference without a check. If
+    /// Charges `actual` units in total: gives the rest back, or charges the difference whatever the state, with the debt
+    /// [capped](crate::Builder::debt_cap). If
     /// the reservation was denied, or admitted without a charge ([`Source::Open`](crate::Source::Open)), charges
     /// `actual`. If its gate was [switched](crate::Control::switch) open or closed, charges nothing.
     ///

@@ -98,6 +98,8 @@ pub struct Scripts {
     pub refund: Option<Script>,
     /// Charges units without a check: `lua/penalize.lua`. `None` for in-flight limits.
     pub penalize: Option<Script>,
+    /// Charges units that were used, up to a bound: `lua/charge_used.lua`. `None` for in-flight limits.
+    pub charge_used: Option<Script>,
     /// Denies all checks of a key for a time, or lifts the block: `lua/block.lua`.
     pub block: Script,
 }
@@ -127,6 +129,7 @@ macro_rules! scripts {
             ),
             refund: Some(scripts!(@write "refund", $algorithm, allow_oom!(), $($file),+)),
             penalize: Some(scripts!(@write "penalize", $algorithm, "", $($file),+)),
+            charge_used: Some(scripts!(@write "charge_used", $algorithm, "", $($file),+)),
             block: scripts!(@write "block", $algorithm, "", $($file),+),
         };
         &SCRIPTS

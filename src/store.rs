@@ -13,7 +13,7 @@ use std::time::Duration;
 
 pub(crate) use self::command::{
     Adapted, Heartbeat, LeaseCall, LeaseReply, MAX_OVERRIDE_BYTES, MAX_OVERRIDES, OverrideText, Publication,
-    SettleItem, Standing, Write, Written,
+    SettleItem, Standing, UsedCharge, Write, Written,
 };
 pub(crate) use self::companion::{Companion, Message};
 use self::memory::MemoryStore;
@@ -22,11 +22,13 @@ pub use self::stub::Stub;
 pub(crate) use self::take::{Group, Item, MAX_WORK, Outcome};
 pub(crate) use self::target::{GateInfo, Target};
 pub(crate) use self::target_cache::TargetCache;
+use crate::algorithm::EXACT;
 use crate::clock::{Clock, Stopwatch};
 use crate::connection::{Connection, Deadline};
 use crate::error::Error;
 use crate::health::Server;
 use crate::key::HashTag;
+use crate::reference::Before;
 use crate::reference::adapt::{Adaptation, Bounds, Report};
 use crate::reference::holds::NewHold;
 use crate::settlement::Settlement;
@@ -102,6 +104,31 @@ impl Store {
             Self::Redis(store) => store.write(target, write, deadline).await,
             Self::Memory(store) => Ok(store.write(target, write)),
             Self::Stub(stub) => stub.reply(Written::default(), deadline).await,
+        }
+    }
+
+    /// Charges `units` that were used, whatever the state, as far as at most `most` units are used afterwards.
+    pub(crate) async fn charge_used(
+        &self,
+        target: &Target,
+        units: u64,
+        most: u64,
+        deadline: Deadline,
+    ) -> Result<UsedCharge, Error> {
+        match self {
+            Self::Redis(store) => {
+                let charge = store.charge_used(target, units, most, deadline).await?;
+                let algorithm = target.gate.quota.kind().algorithm();
+                let is_possible = charge.now_us <= EXACT
+                    && charge.charged <= units
+                    && algorithm.is_possible(charge.before.raw, charge.now_us);
+                if is_possible { Ok(charge) } else { Err(impossible()) }
+            }
+            Self::Memory(store) => Ok(store.charge_used(target, units, most)),
+            Self::Stub(stub) => {
+                let (before, now_us) = (Before::default(), Clock::System.now_us());
+                stub.reply(UsedCharge { charged: units, before, now_us }, deadline).await
+            }
         }
     }
 

@@ -175,6 +175,9 @@ async fn repeat(limiter: &Limiter, call: &Call) -> Result<(), Error> {
             }
         }
         Verb::Penalize(at, units) => gate(at).0.penalize(gate(at).1, *units).await?,
+        Verb::ChargeUsed(at, units, _) => {
+            let _ = gate(at).0.charge_used(true).check_cost(gate(at).1, *units).await?;
+        }
         Verb::Refund(at, units, _) => gate(at).0.refund(gate(at).1, *units).await?,
         Verb::Block(at, 0) => gate(at).0.unblock(gate(at).1).await?,
         Verb::Block(at, for_us) => gate(at).0.block(gate(at).1, Duration::from_micros(*for_us)).await?,

@@ -47,7 +47,7 @@ fn run(connection: &mut Connection, call: &Call, keys: &[String]) -> CallResult 
     let now_us = match (&call.verb, reply.pop()) {
         // A reset replies with the number of removed keys, without a time.
         (Verb::Reset(_), _) => observed_us,
-        (Verb::Take(_) | Verb::Penalize(..), Some(Value::Array(values))) => {
+        (Verb::Take(_) | Verb::Penalize(..) | Verb::ChargeUsed(..), Some(Value::Array(values))) => {
             redis::from_redis_value(values[0].clone()).unwrap()
         }
         (_, Some(Value::Int(now))) => now as u64,

@@ -86,6 +86,7 @@ mod stubs;
 mod tls;
 #[cfg(feature = "tracing")]
 mod trace;
+mod used_charges;
 mod waiting;
 
 use tidegate_test_support as support;

@@ -62,6 +62,7 @@ fn one_by_one(call: &Call, keys: usize) -> Call {
     let verb = match call.verb.clone() {
         Verb::Take(groups) => Verb::Take(groups.into_iter().flat_map(|group| split(group, keys)).collect()),
         Verb::Penalize(at, units) => Verb::Penalize(other(at), units),
+        Verb::ChargeUsed(at, units, most) => Verb::ChargeUsed(other(at), units, most),
         Verb::Refund(at, units, stamp) => Verb::Refund(other(at), units, stamp),
         Verb::Block(at, for_us) => Verb::Block(other(at), for_us),
         Verb::Reset(at) => Verb::Reset(other(at)),

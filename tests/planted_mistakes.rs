@@ -97,6 +97,14 @@ fn token_bucket() {
             // A refund of 0 units writes.
             ("if left > 0 then charge", "if true then charge"),
             ("math.max(0, now - (stamp or now))", "(now - (stamp or now))"),
+            // A charge of used units ignores the cap, its own size, or a part of a unit; or reports another number.
+            ("math.min(ARGV[5] + 0, room(ARGV[6] + 0, a, b))", "ARGV[5] + 0"),
+            ("math.min(ARGV[5] + 0, room(ARGV[6] + 0, a, b))", "room(ARGV[6] + 0, a, b)"),
+            (
+                "(math.min(most * per, MAX_TICKS) - ticks) / per",
+                "(math.min(most * per, MAX_TICKS) - ticks - 1) / per",
+            ),
+            ("reply = { now, units,", "reply = { now, ARGV[5] + 0,"),
             // A penalty charges nothing. A block ends 1 µs too early.
             ("charge(key, 1, 1, 1, tonumber(ARGV[5])", "charge(key, 1, 1, 0, tonumber(ARGV[5])"),
             ("math.min(now + duration, EXACT)", "math.min(now + duration - 1, EXACT)"),
@@ -131,6 +139,8 @@ fn fixed_window() {
     assert_all_found(
         plan::uniform(Family::FixedWindow),
         &[
+            // A charge of used units ignores the units that are used.
+            ("math.max(0, math.min(most, MAX_UNITS) - used)", "math.min(most, MAX_UNITS)"),
             // The fast path admits one unit too many, or too few.
             ("if after > limit then", "if after > limit + 1 then"),
             ("math.floor((limit - used) / cost) or 0", "math.floor((limit - used - 1) / cost) or 0"),
@@ -228,6 +238,8 @@ fn sliding_log() {
             ("local needed = total - limit + cost", "local needed = total - limit + cost - 1"),
             ("first_total >= needed", "first_total >= needed - 1"),
             ("first_at, first_total = now, total", "first_at, first_total = at, total"),
+            // The retry after a charge of used units is that of another cost.
+            ("charge(key, 1, 1, units, 1, blocked", "charge(key, 1, 1, 1, units, blocked"),
             // Units are lost when entries with a future date are merged, or those entries are not merged.
             ("return total and units and integer(total - units)", "return total"),
             ("if ahead then total = redate(key, used, total, blocked) end", ""),
@@ -270,6 +282,8 @@ fn sliding_counter() {
             ("stored_start + window >= start", "stored_start + window > start"),
             ("estimate + n * cost <= limit", "estimate + n * cost <= limit + 1"),
             ("estimate + n * cost > limit", "estimate + n * cost > limit + 1"),
+            // A charge of used units ignores the previous window.
+            ("math.min(most, MAX_UNITS) - cur - rest", "math.min(most, MAX_UNITS) - cur"),
             ("floor((limit - estimate) / cost)", "floor((limit - estimate - 1) / cost)"),
             ("since > now", "since > now + 1e12"),
             ("if stored_start >= start then return end", ""),

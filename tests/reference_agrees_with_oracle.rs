@@ -42,6 +42,13 @@ fn agree(plan: &Plan) -> Result<(), TestCaseError> {
                 }
             }
             Verb::Penalize(at, units) => oracles[at.key].penalize(&at.quota, *units, now),
+            Verb::ChargeUsed(at, units, most) => {
+                let (charged, before) = &step.outcomes[0];
+                let answer = before[0].answer_to_used(&at.quota, *units, *charged, now);
+                oracles[at.key]
+                    .charge_used(&at.quota, (*units, *most), *charged, &answer, now)
+                    .map_err(failed)?;
+            }
             Verb::Refund(at, units, stamp) => {
                 oracles[at.key].refund(&at.quota, *units, *stamp, now);
             }

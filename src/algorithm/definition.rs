@@ -12,7 +12,7 @@
 //!   - `pub(super) fn share(&self, instances: u64) -> Self`: the share of one of `instances` processes. The
 //!     limit is divided by `instances`, which is at least 1, and rounded up.
 //!   - `impl Algorithm for Name`. Required: `is_possible`, `settle`, `is_ahead`, `afford`, `charge`,
-//!     `give_back`, `after`, `remaining`, `retry_after`, `reset_after`. With a window also `window`, else
+//!     `give_back`, `after`, `remaining`, `room`, `retry_after`, `reset_after`. With a window also `window`, else
 //!     `window_us` and `describe`. Without [`Storage::Log`] also `parse`. Override each other method whose
 //!     default is wrong for the algorithm; `stamp`, `stamp_at`, `leased_until` and `is_stamp_the_end` go together.
 //! - `lua/NAME.lua`: a function `NAME` that does the same on the server. `lua/prelude.lua` has its contract.
@@ -230,6 +230,9 @@ pub trait Algorithm {
 
     /// Returns the whole units left, from 0 to the limit.
     fn remaining(&self, raw: RawState, now: u64) -> u64;
+
+    /// Returns how many whole units can be charged until `most` units are used, or until the state holds no more.
+    fn room(&self, most: u64, raw: RawState, now: u64) -> u64;
 
     /// Returns the time until a check of `cost` can be admitted, in µs; 0 if it can be now. Above 0 for every
     /// check that [`afford`](Self::afford) denies, since callers wait that long.

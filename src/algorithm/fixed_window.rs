@@ -198,6 +198,10 @@ impl Algorithm for FixedWindow {
         self.limit.saturating_sub(used)
     }
 
+    fn room(&self, most: u64, [used, ..]: RawState, _: u64) -> u64 {
+        most.min(MAX_UNITS).saturating_sub(used)
+    }
+
     fn retry_after(&self, raw: RawState, cost: u64, _: Option<u64>, now: u64) -> u64 {
         if raw[0] + cost > self.limit { self.reset_after(raw, now) } else { 0 }
     }

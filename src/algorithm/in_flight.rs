@@ -44,6 +44,7 @@ static SCRIPTS: Scripts = Scripts {
     take: Script::bounded("acquire", acquire!("")),
     refund: None,
     penalize: None,
+    charge_used: None,
     block: scripts!(@write "block", "in_flight", "", "hash_state", "in_flight"),
 };
 
@@ -169,6 +170,10 @@ impl Algorithm for InFlight {
 
     fn remaining(&self, [held, ..]: RawState, _: u64) -> u64 {
         self.limit.saturating_sub(held)
+    }
+
+    fn room(&self, most: u64, [held, ..]: RawState, _: u64) -> u64 {
+        most.saturating_sub(held)
     }
 
     /// Returns a hint: the time of the next release is unknown.

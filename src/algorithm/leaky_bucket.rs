@@ -100,6 +100,10 @@ impl Algorithm for LeakyBucket {
         self.0.remaining(raw, now)
     }
 
+    fn room(&self, most: u64, raw: RawState, now: u64) -> u64 {
+        self.0.room(most, raw, now)
+    }
+
     fn retry_after(&self, raw: RawState, cost: u64, max_delay: Option<u64>, now: u64) -> u64 {
         let room_after = self.0.retry_after(raw, cost, None, now);
         match max_delay {

@@ -154,6 +154,13 @@ impl Algorithm for SlidingCounter {
         self.limit.saturating_sub(self.estimate(raw, now))
     }
 
+    /// Uses floating point, as the script does: the product of a debt and a window can be inexact.
+    fn room(&self, most: u64, [current, previous, _]: RawState, now: u64) -> u64 {
+        let overlap = (self.window_us - now % self.window_us) as f64;
+        let rest = (previous as f64 * overlap / self.window_us as f64).floor() as u64;
+        most.min(MAX_UNITS).saturating_sub(current).saturating_sub(rest)
+    }
+
     fn retry_after(&self, raw: RawState, cost: u64, _: Option<u64>, now: u64) -> u64 {
         self.until(self.limit - cost, raw, now).saturating_sub(now)
     }

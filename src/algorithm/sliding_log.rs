@@ -149,6 +149,10 @@ impl Algorithm for SlidingLog {
         self.limit.saturating_sub(used)
     }
 
+    fn room(&self, most: u64, [used, ..]: RawState, _: u64) -> u64 {
+        most.min(MAX_TOTAL).saturating_sub(used)
+    }
+
     fn retry_after(&self, [used, _, retry_at_us]: RawState, cost: u64, _: Option<u64>, now: u64) -> u64 {
         if used + cost > self.limit { (retry_at_us + self.window_us).saturating_sub(now) } else { 0 }
     }

@@ -213,6 +213,10 @@ impl Algorithm for TokenBucket {
         self.full().saturating_sub(ticks) / self.per
     }
 
+    fn room(&self, most: u64, [ticks, ..]: RawState, _: u64) -> u64 {
+        self.cost(most).min(MAX_TICKS).saturating_sub(ticks) / self.per
+    }
+
     fn retry_after(&self, [ticks, ..]: RawState, cost: u64, _: Option<u64>, _: u64) -> u64 {
         self.drained_after((ticks + self.cost(cost)).saturating_sub(self.full()))
     }

@@ -27,6 +27,11 @@ impl Check {
     pub async fn until_allowed(self, max_wait: Duration) -> Result<Decision, Error> {
         self.validate()?;
         let Self { pipeline, request } = &self;
+        if request.charges_used() {
+            return Err(Error::config(
+                "a gate that charges units used cannot wait: they were used already, and each attempt would charge them",
+            ));
+        }
         let waited = pipeline.stopwatch();
         loop {
             let left = max_wait.saturating_sub(waited.elapsed());

@@ -61,6 +61,7 @@ pub(super) struct GateCounters {
     decisions: [[OnceLock<Counter>; SOURCES]; OUTCOMES],
     near_limit: OnceLock<Counter>,
     bans: OnceLock<Counter>,
+    debt_capped: OnceLock<Counter>,
     grant_units: OnceLock<[Counter; GRANTED.len()]>,
     lease: OnceLock<Lease>,
     settlements: OnceLock<[Counter; Settlement::ALL.len()]>,
@@ -90,6 +91,7 @@ impl GateCounters {
             decisions: Default::default(),
             near_limit: OnceLock::new(),
             bans: OnceLock::new(),
+            debt_capped: OnceLock::new(),
             grant_units: OnceLock::new(),
             lease: OnceLock::new(),
             settlements: OnceLock::new(),
@@ -116,6 +118,10 @@ impl GateCounters {
 
     pub(super) fn near_limit(&self, register: &Register) -> &Counter {
         self.near_limit.get_or_init(|| register.counter(&names::NEAR_LIMIT, &[("gate", self.name())]))
+    }
+
+    pub(super) fn debt_capped(&self, register: &Register) -> &Counter {
+        self.debt_capped.get_or_init(|| register.counter(&names::DEBT_CAPPED, &[("gate", self.name())]))
     }
 
     pub(super) fn bans(&self, register: &Register) -> &Counter {

@@ -61,6 +61,8 @@ metrics! {
         "Checks that were decided.";
     GRANT_UNITS: Counter "tidegate_grant_units_total" in Count by ["gate", "outcome"],
         "Units that partial grants were asked for, granted or denied.";
+    DEBT_CAPPED: Counter "tidegate_debt_capped_units_total" in Count by ["gate"],
+        "Units used that were not charged, because the debt of their key had reached its cap.";
     BANS: Counter "tidegate_bans_total" in Count by ["gate"],
         "Bans begun.";
     NEAR_LIMIT: Counter "tidegate_near_limit_total" in Count by ["gate"],

@@ -1,7 +1,6 @@
 //! Settling the charge of one check in the process that made the check.
 
 use super::parts::Pipeline;
-use crate::algorithm::MAX_DEBT;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::fallback::ReconcileStamp;
@@ -22,8 +21,8 @@ impl Pipeline {
         match decision.source() {
             Source::Switch => return Ok(()),
             _ if actual > charged => {
-                let units = (actual - charged).min(MAX_DEBT);
-                return self.write(request, Write::Penalize { units }).await;
+                let (target, deadline) = (request.target()?, self.deadline_of(request.deadline));
+                return self.charge_used_units(&target, &request.key, actual - charged, deadline).await;
             }
             _ => {}
         }

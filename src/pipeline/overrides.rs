@@ -106,5 +106,6 @@ fn apply(gate: &GateSpec, mut found: KeyOverrides) -> Cow<'_, GateSpec> {
         is_shadow,
         ends_holds: gate.ends_holds,
         ban: gate.ban,
+        charges_used: gate.charges_used,
     })
 }

@@ -53,6 +53,8 @@ pub(crate) struct Pipeline {
     pub(super) probe: Group,
     pub(super) deadline: Duration,
     pub(super) operator_deadline: Duration,
+    /// The most debt that units used may leave, in limits of their quota.
+    pub(super) debt_cap: u64,
     pub(crate) on_failure: OnFailure,
     /// The clock of leases; with Redis its own clock decides.
     pub(super) clock: Clock,
@@ -64,6 +66,7 @@ pub(crate) struct Settings {
     pub(crate) background: Arc<Background>,
     pub(crate) keyspace: Keyspace,
     pub(crate) deadline: Duration,
+    pub(crate) debt_cap: u64,
     pub(crate) on_failure: OnFailure,
     pub(crate) observer: Option<Arc<dyn Observer>>,
     pub(crate) warnings: WarningSink,
@@ -91,6 +94,7 @@ impl Pipeline {
             background,
             keyspace,
             deadline,
+            debt_cap,
             on_failure,
             observer,
             warnings,
@@ -194,6 +198,7 @@ impl Pipeline {
             probe,
             deadline,
             operator_deadline: settings.operator_deadline,
+            debt_cap,
             on_failure,
             clock,
             is_shut_down: AtomicBool::new(false),

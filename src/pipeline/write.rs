@@ -6,7 +6,7 @@ use crate::connection::Deadline;
 use crate::deny_cache::DenyCache;
 use crate::error::Error;
 use crate::request::{GateSpec, Request, check_is_charged};
-use crate::store::{Target, Write};
+use crate::store::{Target, Write, Written};
 
 impl Pipeline {
     /// Writes to the state that decides the key.
@@ -53,23 +53,44 @@ impl Pipeline {
         deadline: Deadline,
     ) -> Result<(), Error> {
         self.ensure_open()?;
-        let mut forget = self.forget_on_drop(target);
-        self.ensure_background_jobs();
-        let written = match self.ensure_available(target.hash_tag) {
-            Ok(()) => self.store.write(target, write, deadline).await,
-            Err(error) => Err(error),
+        let record = |deny_cache: &DenyCache, written: &Written| match write {
+            Write::Penalize { units } => {
+                deny_cache.record_charge(target, units, written);
+                true
+            }
+            _ => false,
         };
-        if let (Write::Penalize { units }, Ok(written)) = (write, &written)
-            && let Some(deny_cache) = forget.0.take()
-        {
-            deny_cache.record_charge(target, units, written);
-        }
-        self.record_result(target.hash_tag, &written, deadline.after);
+        let written =
+            self.send_write(target, deadline, self.store.write(target, write, deadline), record).await;
         written.map(drop).map_err(|error| {
             let error = error.with_context(target.gate.name, key);
             self.notify_failed(&target.gate, || error.clone());
             error
         })
+    }
+
+    /// Sends a write to the state of this target through the breaker. Then the key's cached denials are forgotten, unless
+    /// `record` changes them as the write has changed the state.
+    pub(super) async fn send_write<T>(
+        &self,
+        target: &Target,
+        deadline: Deadline,
+        write: impl Future<Output = Result<T, Error>>,
+        record: impl FnOnce(&DenyCache, &T) -> bool,
+    ) -> Result<T, Error> {
+        let mut forget = self.forget_on_drop(target);
+        self.ensure_background_jobs();
+        let written = match self.ensure_available(target.hash_tag) {
+            Ok(()) => write.await,
+            Err(error) => Err(error),
+        };
+        if let (Ok(written), Some(deny_cache)) = (&written, forget.0)
+            && record(deny_cache, written)
+        {
+            forget.0 = None;
+        }
+        self.record_result(target.hash_tag, &written, deadline.after);
+        written
     }
 
     /// Returns a guard that removes the key's cached denials, also if the caller drops its future.

@@ -13,7 +13,7 @@ use crate::pipeline::{Pipeline, UnheldCharge, charged_units, hold_of_item};
 use crate::reference::holds::NewHold;
 use crate::settle_queue::SettleCall;
 use crate::settlement::Settlement;
-use crate::store::{SettleItem, Target, Write};
+use crate::store::{SettleItem, Target};
 
 type Settled = Result<Settlement, Error>;
 
@@ -171,12 +171,11 @@ async fn settle_unheld(
             continue;
         }
         let charged = if item.charge.is_local() { item.units } else { 0 };
-        let units = actuals[index].saturating_sub(charged).min(MAX_DEBT);
-        let deadline = pipeline.deadline_of(None);
-        let write = Write::Penalize { units };
+        let units = actuals[index].saturating_sub(charged);
+        let (key, deadline) = (item.key.as_bytes(), pipeline.deadline_of(None));
         let written = match units {
             0 => Ok(()),
-            _ => pipeline.write_to(&targets[index], item.key.as_bytes(), write, deadline).await,
+            _ => pipeline.charge_used_units(&targets[index], key, units, deadline).await,
         };
         settled[index] = written.map(|()| Settlement::Settled);
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::target::Target;
 use crate::error::Error;
 use crate::key::Keyspace;
+use crate::reference::Before;
 use crate::reference::adapt::Adaptation;
 
 /// Small writes other than a take.
@@ -28,6 +29,16 @@ pub(crate) struct Written {
     /// Of a penalty in Redis, the stamp by which its units are refunded: see
     /// [`Algorithm::stamp`](crate::algorithm::Algorithm::stamp). Otherwise the store's clock.
     pub(crate) stamp_us: u64,
+}
+
+/// The result of charging units that were used.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UsedCharge {
+    /// At most the units that were used: the bound of the debt can cut some off.
+    pub(crate) charged: u64,
+    pub(crate) before: Before,
+    /// The store's clock, in µs since 1970.
+    pub(crate) now_us: u64,
 }
 
 /// One hold to settle.

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
 
 use super::command::{
-    Adapted, LeaseCall, LeaseReply, MAX_OVERRIDES, OverrideText, SettleItem, Standing, Write, Written,
-    too_many_overrides,
+    Adapted, LeaseCall, LeaseReply, MAX_OVERRIDES, OverrideText, SettleItem, Standing, UsedCharge, Write,
+    Written, too_many_overrides,
 };
 use super::companion::{Companion, Message};
 use super::take::{Group, Item, Outcome};
@@ -122,6 +122,16 @@ impl MemoryStore {
         }
         keys.insert(target, record, now);
         Written { now_us: now, stamp_us: now }
+    }
+
+    /// Charges as [`Store::charge_used`](super::Store::charge_used) does.
+    pub(crate) fn charge_used(&self, target: &Target, units: u64, most: u64) -> UsedCharge {
+        let mut keys = lock(&self.keys);
+        let now_us = self.clock.now_us();
+        let mut record = keys.remove(&target.redis_key, now_us);
+        let (charged, before) = record.charge_used(&target.gate.quota, units, most, now_us);
+        keys.keep(target, record, now_us);
+        UsedCharge { charged, before, now_us }
     }
 
     /// Changes a lease as [`Store::permit_lease`](super::Store::permit_lease) does.

@@ -14,12 +14,12 @@ use redis::{Cmd, Value};
 
 use self::acquire::{Sender, acquire_all_args, acquire_args, is_shared, message_of, peek_alone_args};
 use self::arguments::{Optional, group_args, take_args};
-use self::reply::{Reply, adapt_reply, lease_reply, unexpected};
+use self::reply::{Reply, adapt_reply, lease_reply, unexpected, used_charge_reply};
 use self::server_clock::ServerClock;
 
 use super::command::{
     Adapted, Heartbeat, LeaseCall, LeaseReply, MAX_OVERRIDE_BYTES, MAX_OVERRIDES, OverrideText, SettleItem,
-    Standing, Write, Written, too_many_overrides,
+    Standing, UsedCharge, Write, Written, too_many_overrides,
 };
 use super::take::{Group, Outcome};
 use super::target::Target;
@@ -429,6 +429,26 @@ impl RedisStore {
 }
 
 impl RedisStore {
+    /// Charges as [`Store::charge_used`](super::Store::charge_used) does.
+    pub(crate) async fn charge_used(
+        &self,
+        target: &Target,
+        units: u64,
+        most: u64,
+        deadline: Deadline,
+    ) -> Result<UsedCharge, Error> {
+        let quota = &target.gate.quota;
+        let definition = quota.kind().definition();
+        let script = definition.scripts.charge_used.as_ref().ok_or_else(|| not_written(definition.name))?;
+        let args = |now_us, command: &mut Cmd| {
+            command.arg(1).arg(&target.redis_key).arg(&quota.kind().args_at(now_us)).arg(units).arg(most);
+        };
+        let to = CallTarget { hash_tag: Some(target.hash_tag), deadline, is_repeatable: true };
+        let quotas = std::iter::once(quota);
+        let reply = self.clock.run_in_span(&self.connection, script, quotas, args, to).await?;
+        used_charge_reply(reply)
+    }
+
     /// Removes the count of a key's denials.
     async fn remove_denial_count(&self, target: &Target, deadline: Deadline) -> Result<(), Error> {
         let to = CallTarget { hash_tag: Some(target.hash_tag), deadline, is_repeatable: true };

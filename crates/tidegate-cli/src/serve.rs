@@ -115,6 +115,7 @@ fn loader(serve: &Serve) -> Loader {
 
 fn limiter(serve: &Serve, redis: &Redis, metrics: &ServiceMetrics, out: Output) -> Result<Limiter, Failure> {
     let builder = redis.builder(out.json)?.deadline(serve.deadline).on_failure(serve.on_failure.into());
+    let builder = builder.debt_cap(serve.decisions.debt_cap);
     Ok(builder.observer((Log { json: out.json }, metrics.observer())).build()?)
 }
 
@@ -128,7 +129,8 @@ async fn rules(
     let Some(path) = &serve.rules else {
         let rules = Rules::parse("demo.yaml", DEMO_RULES).map_err(Failure::ConfigErrors)?;
         let observer = (Log { json: out.json }, metrics.observer());
-        let limiter = Limiter::builder().in_memory().observer(observer).build()?;
+        let limiter = Limiter::builder().in_memory().debt_cap(serve.decisions.debt_cap);
+        let limiter = limiter.observer(observer).build()?;
         return Ok(rules.bind(&limiter).into());
     };
     let limiter = limiter(serve, redis, metrics, out)?;

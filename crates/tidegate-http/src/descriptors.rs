@@ -130,6 +130,13 @@ impl Descriptors {
                  remove it, or decide these rules in the service (RulesLimiter::check)"
             )));
         }
+        if let Some(rule) = rules.iter().find(|rule| rule.domain() == &**domain && rule.charges_used()) {
+            let (file, line) = rule.origin();
+            return Err(Error::config(format!(
+                "{file}:{line}: a layer does not support `charge_used`: it decides before units are used, and charges \
+                 those of the response by itself (RateLimitLayer::charge). Remove it"
+            )));
+        }
         if self.closure.is_some() {
             return Ok(());
         }

@@ -305,6 +305,14 @@ impl FileCompiler<'_, '_> {
                 "`ban` cannot be combined with `quota_mode`: its denials may be of requests that pass";
             self.reader.error(span, message).hint("remove one of them");
         }
+        let decides_before = |settings: &LimitSettings| {
+            settings.ban.is_some() || settings.lease.is_some() || settings.is_in_flight
+        };
+        if marks.charges_used && rule.as_ref().is_some_and(|(settings, _)| decides_before(settings)) {
+            let message = "`charge_used` cannot be combined with `ban`, `lease` or `in_flight`, which decide before \
+                           units are used";
+            self.reader.error(span, message).hint("remove one of them");
+        }
         let counts_denials =
             rule.as_ref().is_some_and(|(settings, _)| settings.ban.is_some()) && !marks.shadow;
         let is_first = self.bans.last().is_none_or(|(domain, _)| !Arc::ptr_eq(domain, &self.domain));
@@ -367,11 +375,11 @@ impl FileCompiler<'_, '_> {
     /// Reads the fields of a descriptor that apply only to its own limit.
     fn marks(&mut self, fields: &Fields<'_>) -> RuleMarks {
         let mut flag = |name| self.reader.flag(name, fields.get(name));
-        let [shadow, quota, detailed_metric] =
-            ["shadow_mode", "quota_mode", "detailed_metric"].map(&mut flag);
+        let [shadow, quota, charges_used, detailed_metric] =
+            ["shadow_mode", "quota_mode", "charge_used", "detailed_metric"].map(&mut flag);
         let metadata = fields.get("metadata").and_then(|node| metadata::read(&mut self.reader, node));
         if fields.get("rate_limit").is_none() {
-            for name in ["shadow_mode", "quota_mode", "detailed_metric", "metadata"] {
+            for name in ["shadow_mode", "quota_mode", "charge_used", "detailed_metric", "metadata"] {
                 if let Some(node) = fields.get(name) {
                     let message = format!("`{name}` has no effect: this descriptor has no `rate_limit`");
                     self.reader.warning(node.span(), message, "move it to the descriptors that have one");
@@ -389,7 +397,7 @@ impl FileCompiler<'_, '_> {
                 self.reader.error(node.span(), message).hint("add `charge: each` to the document");
             }
         }
-        RuleMarks { shadow, quota, detailed_metric, metadata: metadata.map(Box::new) }
+        RuleMarks { shadow, quota, charges_used, detailed_metric, metadata: metadata.map(Box::new) }
     }
 
     /// Returns the settings of an earlier rule if they are equal.

@@ -75,6 +75,11 @@ pub(super) static DESCRIPTOR: FieldTable = FieldTable {
         field("rate_limit", FieldKind::One(&RATE_LIMIT), "The limit for descriptors that end at this entry."),
         field("descriptors", FieldKind::Many(&DESCRIPTOR), "The rules for the entries that follow."),
         field("shadow_mode", FieldKind::Flag, "Decides and counts, but never denies."),
+        field(
+            "charge_used",
+            FieldKind::Flag,
+            "Charges units that were used already, also above the limit; 0 hits only check.",
+        ),
         field("detailed_metric", FieldKind::Flag, "The metric name contains all values of the request."),
         field("value_to_metric", FieldKind::Flag, "The metric name contains the value of this entry."),
         field("share_threshold", FieldKind::Flag, "All values that match the `*` share one count."),

@@ -37,6 +37,7 @@ pub struct Rule {
 pub(super) struct RuleMarks {
     pub(super) shadow: bool,
     pub(super) quota: bool,
+    pub(super) charges_used: bool,
     pub(super) detailed_metric: bool,
     pub(super) metadata: Option<Box<Map<String, Value>>>,
 }
@@ -198,6 +199,13 @@ impl Rule {
     #[must_use]
     pub const fn is_quota(&self) -> bool {
         self.marks.quota
+    }
+
+    /// Returns whether the rule charges units that were used already, whatever the state:
+    /// [`Gate::charge_used`](tidegate::Gate::charge_used).
+    #[must_use]
+    pub const fn charges_used(&self) -> bool {
+        self.marks.charges_used
     }
 
     /// Returns the `metadata` of the rule's descriptor.

@@ -22,4 +22,5 @@ mod reloaded_gates;
 mod reloading;
 #[cfg(target_os = "linux")] // reads /proc
 mod under_load;
+mod used_charges;
 mod warnings;

@@ -30,6 +30,7 @@ mod permits;
 pub mod proto;
 mod random;
 mod readiness;
+mod recent_peeks;
 mod request;
 mod request_body;
 mod response;

@@ -1,12 +1,16 @@
 //! The service: a request of the protocol to its response, without a server.
 
+use std::sync::Arc;
+
 use futures_util::future::try_join_all;
+use tidegate::Source;
 use tidegate_http::Headers;
-use tidegate_rules::{Descriptor, ReloadingRules, RuleOutcome, RulesDecision, RulesLimiter};
+use tidegate_rules::{Descriptor, ReloadingRules, Rule, RuleOutcome, RulesDecision, RulesLimiter};
 use tokio::time::{Instant, timeout};
 
 use crate::header_names::HeaderNames;
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use crate::recent_peeks::RecentPeeks;
 use crate::request::RequestDescriptors;
 use crate::response;
 use crate::service_error::ServiceError;
@@ -50,6 +54,7 @@ pub struct RateLimitService {
     charges_denied: bool,
     charges_denied_except_cached: bool,
     denied_body: Vec<u8>,
+    peeks: Arc<RecentPeeks>,
 }
 
 impl RateLimitService {
@@ -63,6 +68,7 @@ impl RateLimitService {
             charges_denied: false,
             charges_denied_except_cached: false,
             denied_body: Vec::new(),
+            peeks: Arc::new(RecentPeeks::new()),
         }
     }
 
@@ -176,6 +182,9 @@ impl RateLimitService {
                 Box::pin(rules.charge_denied(domain, &descriptors.charged, decision, charges_cached));
             let _ = timeout(left, charges).await;
         }
+        if let Some(decision) = charged.as_ref().filter(|_| !self.peeks.has_warned()) {
+            self.find_lost_charges(&rules, request, decision);
+        }
         let is_allowed = self.is_shadow || charged.as_ref().is_none_or(RulesDecision::is_allowed);
         // Last: an error then leaves units charged. Before, a caller that repeats the request would give back twice.
         let returned = match descriptors.returned.is_empty() {
@@ -204,6 +213,26 @@ impl RateLimitService {
         }
         Ok(response)
     }
+
+    /// Remembers the descriptors that peeks admit, and warns of charges of such descriptors that are denied.
+    fn find_lost_charges(&self, rules: &RulesLimiter, request: &RateLimitRequest, decision: &RulesDecision) {
+        let charged = request.descriptors.iter().filter(|descriptor| !descriptor.is_negative_hits);
+        for (descriptor, outcome) in charged.zip(decision.outcomes()) {
+            let (Some(rule), Some(decided)) = (outcome.rule(), outcome.decision()) else { continue };
+            let is_window = rule.quota().is_some_and(|quota| quota.algorithm() == "fixed_window");
+            let is_charged = rule.charges_used() || (self.charges_denied && is_window);
+            let is_by_state = !matches!(decided.source(), Source::Rule | Source::Switch);
+            match (descriptor.hits_addend, decided.is_allowed()) {
+                _ if is_charged || !is_by_state => {}
+                (Some(0), true) => self.peeks.note(&request.domain, descriptor),
+                (Some(0), false) | (_, true) => {}
+                (_, false) => {
+                    let limiter = rules.limiter();
+                    self.peeks.warn_of_denied_charge(&request.domain, descriptor, rule, limiter);
+                }
+            }
+        }
+    }
 }
 
 fn outcomes(decision: Option<&RulesDecision>) -> impl Iterator<Item = &RuleOutcome> {
@@ -223,6 +252,12 @@ async fn charge(
         if !rules.plan(domain, &peeks).charges_each() {
             let peeked = Box::pin(check(rules, domain, &peeks)).await?;
             if peeked.as_ref().is_some_and(|peeked| !peeked.is_allowed()) {
+                let charges_used = |descriptor: &&Descriptor<'_>| {
+                    let rule = rules.rules().find(domain, descriptor);
+                    !descriptor.has_limit() && rule.is_some_and(Rule::charges_used)
+                };
+                let used: Vec<_> = descriptors.charged.iter().filter(charges_used).cloned().collect();
+                let _ = Box::pin(check(rules, domain, &used)).await?;
                 return Ok(peeked);
             }
         }

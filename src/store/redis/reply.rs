@@ -8,7 +8,7 @@ use crate::quota::Quota;
 use crate::reference::Before;
 use crate::reference::adapt::{Adaptation, FIELDS};
 use crate::store::take::{Group, Item, Outcome};
-use crate::store::{Adapted, LeaseReply};
+use crate::store::{Adapted, LeaseReply, UsedCharge};
 
 /// A flat reply, read in order.
 pub(super) struct Reply(Result<std::vec::IntoIter<Value>, Error>);
@@ -93,6 +93,18 @@ pub(super) fn lease_reply(reply: Value) -> Result<LeaseReply, Error> {
         Value::BulkString(failed) => Err(Error::from_script(&String::from_utf8_lossy(&failed))),
         other => Err(unexpected(&other)),
     }
+}
+
+/// Parses the reply of `charge_used.lua`.
+pub(super) fn used_charge_reply(reply: Value) -> Result<UsedCharge, Error> {
+    let mut reply = match reply {
+        Value::BulkString(failed) => return Err(Error::from_script(&String::from_utf8_lossy(&failed))),
+        reply => Reply::new(reply),
+    };
+    let mut number = || reply.number();
+    let (now_us, charged, blocked_until_us) = (number()?, number()?, number()?);
+    let before = Before { blocked_until_us, raw: [number()?, number()?, number()?] };
+    Ok(UsedCharge { charged, before, now_us })
 }
 
 /// Parses the reply of `adapt.lua`.

@@ -327,6 +327,42 @@ impl Oracle {
         self.forget(quota, entries_before, now);
     }
 
+    /// Charges units that were used, as far as at most `most` are used afterwards. Compares their number, and the answer,
+    /// with the definitions.
+    pub fn charge_used(
+        &mut self,
+        quota: &Quota,
+        (units, most): (u64, u64),
+        charged: u64,
+        given: &Answer,
+        now: u64,
+    ) -> Result<(), String> {
+        let state = self.at(quota, now);
+        let used = state.units(quota, now);
+        let room = (exact(most).min(max_debt(quota)) - used).floor().max(exact(0));
+        let expected = exact(units).min(room);
+        let difference = (expected - exact(charged)).max(exact(charged) - expected);
+        // The product of a debt and a window is rounded above 2^53.
+        let is_rounded = match (&state.used, quota.kind()) {
+            (Used::Counter(_, previous, _), Kind::SlidingCounter(counter)) => {
+                u128::from(*previous) * u128::from(counter.window_us) > 1 << 53
+            }
+            _ => false,
+        };
+        if difference > exact(is_rounded.into()) {
+            return Err(format!("{expected} of {units} units are to be charged, not {charged}"));
+        }
+        let is_within_limit = self.blocked_until <= now && used + exact(units) <= exact(quota.limit());
+        if given.allowed != is_within_limit {
+            return Err(format!("{units} units are within the limit: {is_within_limit}, not {given:?}"));
+        }
+        match charged {
+            0 => self.repair(quota, now),
+            _ => self.penalize(quota, charged, now),
+        }
+        self.at(quota, now).confirm(quota, 1, None, now, given)
+    }
+
     /// Refunds the units charged at `stamp` that still count. For a fixed window, `stamp` is the end of the
     /// window. If no units count, nothing changes.
     pub fn refund(&mut self, quota: &Quota, units: u64, stamp: Option<u64>, now: u64) {

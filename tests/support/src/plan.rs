@@ -197,6 +197,8 @@ pub struct Step {
 pub enum Action {
     Take(Vec<(u64, Vec<Item>)>),
     Penalize(TargetIndex, Units),
+    /// The debt is capped at this number of limits.
+    ChargeUsed(TargetIndex, Units, u64),
     /// The stamp is that of an earlier take on the key, counted from the newest, or `None`.
     Refund(TargetIndex, Units, Option<u8>),
     Block(TargetIndex, u16),
@@ -272,6 +274,8 @@ fn step(max_items: usize) -> impl Strategy<Value = Step> {
     let action = prop_oneof![
         30 => prop::collection::vec(groups, 1..=2).prop_map(Action::Take),
         3 => (index.clone(), penalties()).prop_map(|(at, units)| Action::Penalize(at, units)),
+        3 => (index.clone(), penalties(), 0..=11u64)
+            .prop_map(|(at, units, debt_cap)| Action::ChargeUsed(at, units, debt_cap)),
         5 => (index.clone(), refunds(), prop::option::weighted(0.8, 0..8u8))
             .prop_map(|(at, units, stamp)| Action::Refund(at, units, stamp)),
         1 => (index.clone(), any::<u16>()).prop_map(|(at, long)| Action::Block(at, long)),
@@ -333,6 +337,8 @@ pub struct Call {
 pub enum Verb {
     Take(Vec<Group>),
     Penalize(Target, u64),
+    /// Units, and the most units that are used afterwards.
+    ChargeUsed(Target, u64, u64),
     Refund(Target, u64, Option<u64>),
     /// 0 lifts the block.
     Block(Target, u64),
@@ -365,12 +371,16 @@ impl Call {
             Verb::Take(groups) => {
                 groups.iter().flat_map(|group| &group.items).map(|item| item.target).collect()
             }
-            Verb::Penalize(at, _) | Verb::Refund(at, ..) | Verb::Block(at, _) | Verb::Reset(at) => vec![*at],
+            Verb::Penalize(at, _)
+            | Verb::ChargeUsed(at, ..)
+            | Verb::Refund(at, ..)
+            | Verb::Block(at, _)
+            | Verb::Reset(at) => vec![*at],
         }
     }
 }
 
-/// The number of admitted checks, and the state of each item before.
+/// The number of admitted checks, or of charged units, and the state of each item before.
 pub type Outcome = (u64, Vec<Before>);
 
 /// The reference implementation, with a record for each key.
@@ -384,7 +394,7 @@ impl Reference {
         Self { records: vec![Record::default(); keys] }
     }
 
-    /// Returns one outcome for each group of a take.
+    /// Returns one outcome for each group of a take, and for a charge of used units.
     pub fn call(&mut self, call: &Call) -> Vec<Outcome> {
         let now = call.now_us;
         for target in call.targets() {
@@ -396,6 +406,10 @@ impl Reference {
         match &call.verb {
             Verb::Take(groups) => return groups.iter().map(|group| self.take(group, now)).collect(),
             Verb::Penalize(at, units) => self.records[at.key].penalize(&at.quota, *units, now),
+            Verb::ChargeUsed(at, units, most) => {
+                let (charged, before) = self.records[at.key].charge_used(&at.quota, *units, *most, now);
+                return vec![(charged, vec![before])];
+            }
             Verb::Refund(at, units, stamp) => {
                 self.records[at.key].refund(&at.quota, *units, *stamp, now);
             }
@@ -503,6 +517,11 @@ impl Player<'_> {
             Action::Penalize(index, units) => {
                 let target = self.target(*index);
                 Verb::Penalize(target, units.of(target.quota.limit()))
+            }
+            Action::ChargeUsed(index, units, debt_cap) => {
+                let target = self.target(*index);
+                let limit = target.quota.limit();
+                Verb::ChargeUsed(target, units.of(limit), limit * (debt_cap + 1))
             }
             Action::Refund(index, units, back) => {
                 let target = self.target(*index);

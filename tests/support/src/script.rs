@@ -263,6 +263,10 @@ fn arguments_at<'k>(call: &Call, keys: &'k [String], now_us: u64) -> Arguments<'
             args.push(units.to_string());
             quota.kind().definition().scripts.penalize.as_ref().unwrap()
         }
+        Verb::ChargeUsed(_, units, most) => {
+            args.extend([units.to_string(), most.to_string()]);
+            quota.kind().definition().scripts.charge_used.as_ref().unwrap()
+        }
         Verb::Refund(_, units, stamp) => {
             args.extend([units.to_string(), text(*stamp)]);
             quota.kind().definition().scripts.refund.as_ref().unwrap()
@@ -342,6 +346,16 @@ fn observed(call: &Call, reply: Value) -> Result<Observed, String> {
             [Value::Int(now), Value::Int(stamp)] if now as u64 == call.now_us && stamp > now => Vec::new(),
             _ => return Err(format!("{values:?}")),
         },
+        (Verb::ChargeUsed(..), Value::Array(values)) => {
+            let numbers: Vec<u64> =
+                redis::from_redis_value(Value::Array(values)).map_err(|error| error.to_string())?;
+            match numbers[..] {
+                [now, charged, blocked_until_us, a, b, c] if now == call.now_us => {
+                    vec![(charged, vec![Before { blocked_until_us, raw: [a, b, c] }])]
+                }
+                _ => return Err(format!("{numbers:?}")),
+            }
+        }
         (_, other) => return Err(format!("{other:?}")),
     };
     let left = call

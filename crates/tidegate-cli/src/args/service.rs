@@ -80,6 +80,9 @@ pub(crate) struct Decisions {
     /// With --charge-denied, charge no denials that this process has cached, as with LOCAL_CACHE_SIZE_IN_BYTES there
     #[arg(long)]
     pub(crate) charge_denied_except_cached: bool,
+    /// The most debt of a key that units used may leave, in limits: see `charge_used` of rules
+    #[arg(long, value_name = "LIMITS", default_value_t = 10)]
+    pub(crate) debt_cap: u64,
     /// Allow several documents to define rules of one domain
     #[arg(long)]
     pub(crate) merge_domains: bool,

@@ -7,6 +7,7 @@ use super::plan::{Plan, PlannedCheck};
 use super::{RulesLimiter, RulesLimiterInner};
 use crate::decision::{RuleOutcome, RulesDecision};
 use crate::descriptor::Descriptor;
+use crate::rule::Rule;
 
 /// The algorithm whose debt ends with its window, also while the client goes on.
 const CHARGED: &str = "fixed_window";
@@ -24,7 +25,7 @@ impl RulesLimiter {
     /// Charges in a call after that of the decision. Requests between the two can be admitted, within the limit. Then the
     /// decision shows the state after the charge. Denials by the deny cache are charged as well if `charges_cached`, so that
     /// each denial calls Redis. Denials by the failure policy, by a switch, or by a rule with `requests_per_unit: 0` are not
-    /// charged. The quota of a key with an override decides whether it is a fixed window.
+    /// charged. Rules with `charge_used` have charged the request already. The quota of a key with an override decides whether it is a fixed window.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -79,7 +80,8 @@ impl RulesLimiter {
                 });
                 let quota = check.gate().effective_quota(check.key());
                 let is_window = quota.is_some_and(|quota| quota.algorithm() == CHARGED);
-                is_uncharged && is_window && check.cost() > 0
+                let is_charged = plan.rule(check).is_some_and(Rule::charges_used);
+                is_uncharged && !is_charged && is_window && check.cost() > 0
             });
         let charged: Vec<_> = charges.map(|(check, _)| check).collect();
         let penalties = charged.iter().map(|check| check.gate().penalize(check.key(), check.cost()));

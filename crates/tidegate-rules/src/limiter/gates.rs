@@ -25,6 +25,7 @@ struct GateSettings {
     on_failure: Option<OnFailure>,
     lease: Option<Lease>,
     ban: Option<Ban>,
+    charges_used: bool,
 }
 
 impl RuleGates {
@@ -74,7 +75,8 @@ impl GateSettings {
         iter::once((None, rule.settings.limit)).chain(tiers).map(move |(tier, limit)| {
             let Limit::Quota(quota) = limit else { return (tier, None) };
             let (on_failure, lease) = (rule.settings.on_failure, rule.settings.lease.as_deref().copied());
-            (tier, Some(Self { quota, is_shadow: rule.is_shadow(), on_failure, lease, ban: rule.ban() }))
+            let (is_shadow, charges_used) = (rule.is_shadow(), rule.charges_used());
+            (tier, Some(Self { quota, is_shadow, on_failure, lease, ban: rule.ban(), charges_used }))
         })
     }
 
@@ -82,12 +84,13 @@ impl GateSettings {
     /// ban, since it denies nothing.
     fn of_candidate(rule: &Rule) -> Option<Self> {
         let (quota, on_failure) = (rule.candidate()?, rule.settings.on_failure);
-        Some(Self { quota, is_shadow: true, on_failure, lease: None, ban: None })
+        let charges_used = rule.charges_used();
+        Some(Self { quota, is_shadow: true, on_failure, lease: None, ban: None, charges_used })
     }
 
     /// Creates the gate from these settings alone, so that equal settings make equal gates.
     fn gate(self, limiter: &Limiter, name: &str) -> Gate {
-        let mut gate = limiter.gate(name, self.quota).shadow(self.is_shadow);
+        let mut gate = limiter.gate(name, self.quota).shadow(self.is_shadow).charge_used(self.charges_used);
         if let Some(on_failure) = self.on_failure {
             gate = gate.on_failure(on_failure);
         }

@@ -184,7 +184,11 @@ impl<'r> Plan<'r> {
             plan.outcomes.push(RuleOutcome { rule, result, metric, candidate: None });
         }
         if is_denied && !charges_each {
-            plan.uncharged = std::mem::take(&mut plan.checks);
+            // The request is denied, so nothing is charged, except units that were used already.
+            let Self { outcomes, checks, uncharged, .. } = &mut plan;
+            let is_asked =
+                |check: &mut PlannedCheck<'_>| !outcomes[check.at].rule().is_some_and(Rule::charges_used);
+            uncharged.extend(checks.extract_if(.., is_asked));
         }
         plan
     }

@@ -50,6 +50,26 @@ descriptors:
     rate_limit: { unit: day, requests_per_unit: 2 }
 ";
 
+/// The algorithms with their limits, 20 units a day.
+const ALGORITHMS: [&str; 5] =
+    ["fixed_window", "token_bucket", "leaky_bucket", "sliding_log", "sliding_counter"];
+
+/// Rules for units that a response has used, one for each algorithm, with these further settings of each.
+fn rules_for_used_units(settings: &str) -> String {
+    let rule = |algorithm| {
+        format!(
+            "
+  - key: used
+    value: {algorithm}
+    descriptors:
+      - key: route
+        rate_limit: {{ unit: day, requests_per_unit: 20, algorithm: {algorithm} }}
+        {settings}"
+        )
+    };
+    format!("domain: d\ndescriptors:{}", ALGORITHMS.map(rule).concat())
+}
+
 /// `limits`: the address of the rate-limit service; `upstream`: that of the service behind Envoy.
 fn config(limits: SocketAddr, upstream: SocketAddr, failure_mode_deny: bool) -> String {
     let (limits, upstream) = (limits.port(), upstream.port());
@@ -120,6 +140,32 @@ static_resources:
                     - actions: [{{ request_headers: {{ header_name: x-user, descriptor_key: tokens }} }}]
                       apply_on_stream_done: true
                       hits_addend: {{ format: "%BYTES_SENT%" }}
+              - match: {{ prefix: /nine }}
+                route: {{ cluster: upstream }}
+                typed_per_filter_config:
+                  envoy.filters.http.ratelimit:
+                    "@type": type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute
+                    rate_limits:
+                    - actions: &nine
+                      - request_headers: {{ header_name: x-used, descriptor_key: used }}
+                      - generic_key: {{ descriptor_key: route, descriptor_value: nine }}
+                      hits_addend: {{ number: 0 }}
+                    - actions: *nine
+                      apply_on_stream_done: true
+                      hits_addend: {{ number: 9 }}
+              - match: {{ prefix: /seven }}
+                route: {{ cluster: upstream }}
+                typed_per_filter_config:
+                  envoy.filters.http.ratelimit:
+                    "@type": type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute
+                    rate_limits:
+                    - actions: &seven
+                      - request_headers: {{ header_name: x-used, descriptor_key: used }}
+                      - generic_key: {{ descriptor_key: route, descriptor_value: seven }}
+                      hits_addend: {{ number: 0 }}
+                    - actions: *seven
+                      apply_on_stream_done: true
+                      hits_addend: {{ number: 7 }}
               - match: {{ prefix: /models }}
                 route: {{ cluster: upstream }}
                 typed_per_filter_config:
@@ -243,6 +289,33 @@ async fn hits_of_a_descriptor_and_of_an_ended_response_are_charged() {
     assert_eq!(status(&envoy, "/bytes", "bob").await, 200);
     soon("charged", async || tokens_of(&server, "bob").await == 0).await;
     assert_eq!(status(&envoy, "/tokens", "bob").await, 429);
+}
+
+/// Envoy peeks before the response, and charges when it has ended. The costs do not divide the limit.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn units_used_by_a_response_deny_once_they_are_above_the_limit() {
+    let server = Running::start(in_memory(&rules_for_used_units("charge_used: true"))).await;
+    let envoy = envoy(server.grpc_addr, true).await;
+    let client = server.client().await;
+    let left = async |algorithm: &str, route: &str| {
+        use super::fixture::{descriptor, request, with_hits};
+        let peek = request([with_hits(descriptor(&[("used", algorithm), ("route", route)]), 0)]);
+        client.clone().should_rate_limit(peek).await.unwrap().into_inner().statuses[0].limit_remaining
+    };
+    for (route, cost) in [("nine", 9), ("seven", 7)] {
+        for algorithm in ALGORITHMS {
+            let mut passed = 0;
+            for _ in 0..10 {
+                let response = get(&envoy, &format!("/{route}"), &[("x-used", algorithm)]).await;
+                if response.status() == 200 {
+                    passed += 1;
+                    let expected = 20_u32.saturating_sub(passed * cost);
+                    soon("charged", async || left(algorithm, route).await == expected).await;
+                }
+            }
+            assert_eq!(passed, 3, "{algorithm}, {cost} units of 20");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

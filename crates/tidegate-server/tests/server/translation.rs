@@ -1,9 +1,10 @@
 //! Requests of the protocol, and their responses.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use prost_types::value::Kind;
-use tidegate::{Limiter, ManualClock, OnFailure};
+use tidegate::{Limiter, ManualClock, Observer, OnFailure, Warning};
 use tidegate_http::{Draft, Headers};
 use tidegate_server::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 use tidegate_server::proto::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus};
@@ -461,4 +462,56 @@ async fn failure_policy_decides_while_redis_is_away() {
         let returned = service.decide(&request([given_back(user)])).await;
         assert!(matches!(returned, Err(ServiceError::Limiter(_))), "{policy:?}");
     }
+}
+
+#[derive(Default)]
+struct Warnings(Mutex<Vec<String>>);
+
+impl Observer for Warnings {
+    fn warned(&self, warning: &Warning) -> bool {
+        self.0.lock().unwrap().push(warning.to_string());
+        true
+    }
+}
+
+/// Units that were asked for are not charged if they are above the limit, so a peek passes again.
+#[tokio::test]
+async fn charge_that_is_denied_after_a_peek_warns_once_with_the_name_of_the_setting() {
+    let warnings = Arc::new(Warnings::default());
+    let limiter = Limiter::builder().in_memory().observer(warnings.clone()).build().unwrap();
+    let service = on(RULES, &limiter);
+    let decide = async |hits| {
+        let used = request([with_hits(descriptor(&[("bucket", "x")]), hits)]);
+        service.decide(&used).await.unwrap().overall_code() == OK
+    };
+    // Not peeked before: a client that asks for units.
+    let asked = request([with_hits(descriptor(&[("premium", "x")]), 9)]);
+    assert_eq!(service.decide(&asked).await.unwrap().overall_code(), OVER);
+    let mut passed = 0;
+    for _ in 0..10 {
+        if decide(0).await {
+            passed += 1;
+            decide(27).await;
+        }
+    }
+    assert_eq!(passed, 10);
+    let warned = warnings.0.lock().unwrap();
+    let [warning] = &warned[..] else { panic!("{warned:?}") };
+    assert!(warning.contains("`d.bucket`") && warning.contains("`charge_used: true`"), "{warning}");
+}
+
+#[tokio::test]
+async fn used_units_are_charged_beside_a_peek_that_denies() {
+    let rules = "
+domain: d
+descriptors:
+  - { key: full, rate_limit: { unit: hour, requests_per_unit: 1 } }
+  - { key: used, rate_limit: { unit: hour, requests_per_unit: 20 }, charge_used: true }
+";
+    let service = on(rules, &Limiter::in_memory());
+    let full = |hits| with_hits(descriptor(&[("full", "x")]), hits);
+    let used = |hits| with_hits(descriptor(&[("used", "x")]), hits);
+    assert_eq!(service.decide(&request([full(1)])).await.unwrap().overall_code(), OK);
+    assert_eq!(service.decide(&request([full(0), used(21)])).await.unwrap().overall_code(), OVER);
+    assert_eq!(service.decide(&request([used(0)])).await.unwrap().overall_code(), OVER);
 }

@@ -173,13 +173,17 @@ async fn descriptor_with_its_own_limit_needs_no_rule() {
 }
 
 #[test]
-fn layer_refuses_rules_in_quota_mode() {
-    let descriptors = "charge: each\ndescriptors:\n  - { key: user, quota_mode: true, rate_limit: { unit: day, requests_per_unit: 3 } }";
-    let limits = rules(descriptors).bind(&Limiter::in_memory());
-    let error = RateLimitLayer::with_rules(limits, "api").unwrap_err();
-    assert!(error.is_config());
-    let text = "api.yaml:8: a layer does not support `quota_mode`";
-    assert!(error.to_string().contains(text), "{error}");
+fn layer_refuses_rules_that_it_cannot_apply() {
+    for setting in ["quota_mode", "charge_used"] {
+        let descriptors = format!(
+            "charge: each\ndescriptors:\n  - {{ key: user, {setting}: true, rate_limit: {{ unit: day, requests_per_unit: 3 }} }}"
+        );
+        let limits = rules(&descriptors).bind(&Limiter::in_memory());
+        let error = RateLimitLayer::with_rules(limits, "api").unwrap_err();
+        assert!(error.is_config());
+        let text = format!("api.yaml:8: a layer does not support `{setting}`");
+        assert!(error.to_string().contains(&text), "{error}");
+    }
 }
 
 #[tokio::test]

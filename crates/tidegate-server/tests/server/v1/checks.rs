@@ -171,3 +171,19 @@ async fn delay_of_a_leaky_bucket_is_shown_and_can_be_bounded() {
     assert_eq!(post(&server, "check", &bounded).await.status, 429);
     assert!(server.stop().await);
 }
+
+#[tokio::test]
+async fn rule_for_used_units_charges_more_than_its_limit() {
+    let rules = "{ domain: d, descriptors: [{ key: user, rate_limit: { unit: hour, requests_per_unit: 20 }, \
+                 charge_used: true }] }";
+    let server = Running::start(in_memory(rules)).await;
+    let (mut gate, mut rule) = (by_gate("d.user", "ada"), by_rules("user", "bob"));
+    gate["cost"] = 21.into();
+    rule["descriptors"][0]["hits"] = 21.into();
+    let all = json!({ "checks": [{ "gate": "d.user", "key": "eve", "cost": 21 }] });
+    for (endpoint, body, key) in [("check", gate, "ada"), ("check", rule, "bob"), ("check_all", all, "eve")] {
+        assert_eq!(post(&server, endpoint, &body).await.status, 429, "{key}");
+        let peeked = post(&server, "peek", &by_gate("d.user", key)).await;
+        assert_eq!(peeked.body["decision"]["remaining"], 0, "{key}");
+    }
+}

@@ -1,0 +1,103 @@
+//! Charges of units that were used already: whatever the state, with a cap on the debt.
+
+use futures_util::future::{join, join_all};
+
+use super::overrides::Resolved;
+use super::parts::Pipeline;
+use super::reply::decision;
+use crate::algorithm::MAX_DEBT;
+use crate::connection::Deadline;
+use crate::decision::{Decision, Source};
+use crate::error::Error;
+use crate::request::{Request, check_is_charged};
+use crate::store::{Store, Target, UsedCharge};
+use crate::trace::Span;
+
+/// More units than any state holds.
+const MAX_USED: u64 = 1 << 52;
+
+impl Pipeline {
+    /// Charges the cost of a check whose units were used. Decides whether they were within the limit.
+    pub(super) async fn charge_used(&self, request: &Request<'_>) -> Result<Decision, Error> {
+        let span = Span::of_check(request.cost);
+        let decided = self.report(request, self.decide_used(request).await);
+        span.decided(decided.as_ref());
+        decided
+    }
+
+    async fn decide_used(&self, request: &Request<'_>) -> Result<Decision, Error> {
+        let info = request.gate.info().map_err(|error| request.with_context(error))?;
+        let (target, deadline) = (request.target()?, self.deadline_of(request.deadline));
+        let charged = match self.store.fixed_decision() {
+            None => self.send_used(&target, request.cost, deadline).await,
+            Some(_) => Err(Error::unavailable("a stub decides")),
+        };
+        match charged {
+            Ok(UsedCharge { charged, before, now_us }) => {
+                let answer = before.answer_to_used(&info.quota, request.cost, charged, now_us);
+                let source =
+                    if matches!(*self.store, Store::Redis(_)) { Source::Redis } else { Source::Memory };
+                let stamp_us = info.quota.kind().algorithm().stamp(before.raw, now_us);
+                Ok(Decision { stamp_us, ..decision(info, answer, source, now_us) })
+            }
+            Err(error) => {
+                // A larger cost could never be admitted.
+                let cost = request.cost.min(info.quota.limit());
+                let request = Request { cost, ..request.borrowed() };
+                self.fall_back(&request, 1, None, error).map(|(_, decision)| decision)
+            }
+        }
+    }
+
+    /// Charges units that were used to this target; `key` is for errors.
+    pub(crate) async fn charge_used_units(
+        &self,
+        target: &Target,
+        key: &[u8],
+        units: u64,
+        deadline: Deadline,
+    ) -> Result<(), Error> {
+        self.ensure_open()?;
+        self.send_used(target, units, deadline).await.map(drop).map_err(|error| {
+            let error = error.with_context(target.gate.name, key);
+            self.notify_failed(&target.gate, || error.clone());
+            error
+        })
+    }
+
+    /// Charges units, at least 1. Reports those that the cap of the debt cuts off.
+    async fn send_used(&self, target: &Target, units: u64, deadline: Deadline) -> Result<UsedCharge, Error> {
+        self.ensure_open()?;
+        let quota = &target.gate.quota;
+        check_is_charged(quota)?;
+        let units = units.min(MAX_DEBT);
+        let most = quota.limit().saturating_mul(self.debt_cap.saturating_add(1)).min(MAX_USED);
+        let charging = self.store.charge_used(target, units, most, deadline);
+        let charged = self.send_write(target, deadline, charging, |_, _| false).await?;
+        if let (Some(observer), 1..) = (&self.observer, units - charged.charged) {
+            observer.debt_capped(&target.gate.name, units - charged.charged);
+        }
+        Ok(charged)
+    }
+
+    /// Decides each of these checks on its own. Those of units that were used are charged whatever the state.
+    pub(super) async fn decide_or_charge_each(
+        &self,
+        requests: Vec<Request<'_>>,
+    ) -> Vec<Result<Decision, Error>> {
+        if !requests.iter().any(Request::charges_used) {
+            return self.decide_each(requests).await;
+        }
+        let is_used: Vec<bool> = requests.iter().map(Request::charges_used).collect();
+        let (used, others): (Vec<_>, Vec<_>) = requests.into_iter().partition(Request::charges_used);
+        let charges = used.into_iter().map(async |request| match self.resolve(request) {
+            Resolved::Check(request) => self.charge_used(&request).await,
+            Resolved::Switched(request, decided) => self.report_immediate(&request, decided),
+        });
+        let (charged, decided) = Box::pin(join(join_all(charges), self.decide_each(others))).await;
+        let (mut charged, mut decided) = (charged.into_iter(), decided.into_iter());
+        let in_order =
+            is_used.into_iter().map(|is_used| if is_used { charged.next() } else { decided.next() });
+        in_order.flatten().collect()
+    }
+}

@@ -1,0 +1,132 @@
+//! Charges of units that were used: whatever the state, with a cap on the debt.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tidegate::{Ban, Gate, Lease, Limiter, ManualClock, Observer, Quota, Rate, Source};
+
+use crate::support::fixture::{builder_as_is, closed_port};
+use crate::support::world::World;
+
+const MINUTE: Duration = Duration::from_secs(60);
+/// The most units that are used: a limit, and two limits of debt.
+const MOST: u64 = 18;
+
+/// Counts the units that the cap cuts off.
+#[derive(Clone, Default)]
+struct CutOff(Arc<AtomicU64>);
+
+impl CutOff {
+    /// Returns the units since the last call.
+    fn take(&self) -> u64 {
+        self.0.swap(0, Ordering::Relaxed)
+    }
+}
+
+impl Observer for CutOff {
+    fn debt_capped(&self, gate: &str, units: u64) {
+        assert!(!gate.is_empty());
+        self.0.fetch_add(units, Ordering::Relaxed);
+    }
+}
+
+/// Returns limiters in memory and on Redis, whose debt is capped at two limits.
+fn limiters() -> ([Limiter; 2], World, CutOff) {
+    let cut_off = CutOff::default();
+    let memory = Limiter::builder().in_memory().manual_clock(ManualClock::new()).debt_cap(2);
+    let world = World::redis_with(|builder| builder.observer(cut_off.clone()).debt_cap(2));
+    let memory = memory.observer(cut_off.clone()).build().unwrap();
+    ([memory, world.limiter.clone()], world, cut_off)
+}
+
+fn gates(limiter: &Limiter) -> [Gate; 6] {
+    [
+        limiter.gate("token", Quota::token_bucket(6, Rate::per_minute(6))),
+        limiter.gate("leaky", Quota::leaky_bucket(6, Rate::per_minute(6))),
+        limiter.gate("fixed", Quota::fixed_window(6, MINUTE)),
+        limiter.gate("clock", Quota::fixed_window(6, MINUTE).aligned_to_clock()),
+        limiter.gate("log", Quota::sliding_log(6, MINUTE)),
+        limiter.gate("counter", Quota::sliding_counter(6, MINUTE)),
+    ]
+}
+
+#[tokio::test]
+async fn debt_ends_at_the_cap_and_the_rest_is_reported() {
+    let (limiters, _world, cut_off) = limiters();
+    for gate in limiters.iter().flat_map(gates) {
+        let used = gate.clone().charge_used(true);
+        let admitted = used.check_cost("x", 5).await.unwrap();
+        assert!(admitted.is_allowed() && admitted.remaining() == 1, "{gate:?}");
+        assert!(matches!(admitted.source(), Source::Redis | Source::Memory));
+        // More than the limit is neither an error nor cut off before the cap.
+        let denied = used.check_cost("x", 8).await.unwrap();
+        assert!(!denied.is_allowed() && denied.remaining() == 0, "{gate:?}");
+        assert_eq!(cut_off.take(), 0, "{gate:?}");
+        assert!(!gate.peek("x").await.unwrap().is_allowed(), "{gate:?}");
+        let charges = join_all((0..20).map(|_| used.check_cost("x", 7))).await;
+        assert!(charges.into_iter().all(|charge| !charge.unwrap().is_allowed()), "{gate:?}");
+        assert_eq!(cut_off.take(), 13 + 20 * 7 - MOST, "{gate:?}");
+    }
+    let debt = gates(&limiters[0])[0].peek("x").await.unwrap().retry_after();
+    assert_eq!(debt, Duration::from_secs(10 * (MOST - 6 + 1)));
+}
+
+#[tokio::test]
+async fn commit_of_more_than_reserved_is_capped() {
+    let (limiters, _world, cut_off) = limiters();
+    for gate in limiters.iter().flat_map(gates) {
+        // An estimate is decided as a check.
+        let used = gate.clone().charge_used(true);
+        assert!(used.reserve("x", 7).await.unwrap_err().is_over_capacity(), "{gate:?}");
+        used.reserve("x", 2).await.unwrap().commit(100).await.unwrap();
+        assert_eq!(cut_off.take(), 100 - MOST, "{gate:?}");
+    }
+}
+
+#[tokio::test]
+async fn each_way_to_check_charges_used_units_apart_from_the_others() {
+    let (limiters, _world, _) = limiters();
+    for limiter in &limiters {
+        let [asked, used, ..] = gates(limiter);
+        let used = used.charge_used(true);
+        // The other check denies, and the used units are charged.
+        let all = limiter.check_all([asked.key("x").cost(6), used.key("x").cost(4)]).await.unwrap();
+        assert!(all.is_allowed());
+        let all = limiter.check_all([asked.key("x").cost(1), used.key("x").cost(1)]).await.unwrap();
+        assert!(!all.is_allowed() && all.each_alone()[1].remaining() == 1);
+        let error = limiter.check_all([asked.key("y").cost(7), used.key("y").cost(7)]).await.unwrap_err();
+        assert!(error.is_over_capacity());
+        assert_eq!(used.peek("y").await.unwrap().remaining(), 0);
+        // The used units are above their limit, and the other check is charged.
+        let all = limiter.check_all([asked.key("z").cost(1), used.key("z").cost(7)]).await.unwrap();
+        assert!(!all.is_allowed() && all.binding().gate() == "leaky");
+        assert_eq!(asked.peek("z").await.unwrap().remaining(), 5);
+        let each = limiter.check_each([used.key("a").cost(7), asked.key("a"), used.key("a")]).await;
+        let each: Vec<bool> = each.into_iter().map(|decided| decided.unwrap().is_allowed()).collect();
+        assert_eq!(each, [false, true, false]);
+    }
+}
+
+#[tokio::test]
+async fn failure_policy_decides_used_units_without_redis() {
+    let url = format!("redis://127.0.0.1:{}", closed_port());
+    let limiter = builder_as_is(&url).instances(1).build().unwrap();
+    let used = limiter.gate("fixed", Quota::fixed_window(6, MINUTE)).charge_used(true);
+    let decided = used.check_cost("x", 100).await.unwrap();
+    assert!(decided.source() == Source::Local && decided.is_allowed() && decided.remaining() == 0);
+    assert!(!used.check("x").await.unwrap().is_allowed());
+}
+
+#[tokio::test]
+async fn settings_that_decide_before_units_are_used_are_errors() {
+    let limiter = Limiter::in_memory();
+    let gate = || limiter.gate("fixed", Quota::fixed_window(6, MINUTE)).charge_used(true);
+    let ban = Ban { after: 2, within: MINUTE, lasts: MINUTE };
+    for gate in [gate().ban(ban), gate().leased(Lease::new())] {
+        assert!(gate.check("x").await.unwrap_err().is_config());
+    }
+    assert!(gate().until_allowed("x", MINUTE).await.unwrap_err().is_config());
+    assert!(gate().try_check("x").is_none());
+}
