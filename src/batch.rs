@@ -81,7 +81,7 @@ impl Batch {
     /// While a cluster moves the slot of the group, its keys can be on two nodes. Then it is sent again until the
     /// deadline, alone, so that it delays no other group.
     pub(crate) fn take(&self, group: Group, deadline: Deadline) -> Taking<'_> {
-        // Only in a cluster. Without batching, the batch does not know.
+        // Only a cluster has several nodes, and without batching this may be one.
         if self.0.together == Together::All || !group.has_several_keys() {
             return self.take_once(group, deadline);
         }

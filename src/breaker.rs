@@ -189,8 +189,8 @@ impl BreakerInner {
         &self.circuits[hash_tag.index() % self.circuits.len()]
     }
 
-    /// Returns whether the failure was counted already: all checks that a lost connection fails count once. Redis may
-    /// have closed it alone.
+    /// Returns whether the failure was counted already: all checks that one lost connection fails count as one, since
+    /// Redis may answer on the next one.
     fn is_counted(&self, hash_tag: HashTag, error: &Error) -> bool {
         if !error.is_lost_call() {
             return false;

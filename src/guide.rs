@@ -69,6 +69,7 @@ pub mod inspecting {}
 /// [in-flight.md]: crate::guide::in_flight
 /// [faults.md]: crate::guide#other-pages
 /// [chaos.md]: crate::guide#other-pages
+/// [closed-connections.md]: crate::guide#other-pages
 /// [troubleshooting.md]: crate::guide#other-pages
 #[cfg_attr(feature = "cluster", doc = "[cluster.md]: crate::guide::cluster")]
 #[doc = include_str!("../docs/guide/failures.md")]

@@ -8,9 +8,12 @@ use std::time::{Duration, Instant};
 use redis::aio::MultiplexedConnection;
 use tidegate::{Error, Gate, OnFailure, Quota};
 use tidegate_testkit::Server;
+use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
+use crate::support::door::{Door, port};
 use crate::support::fixture::{HOUR, builder_as_is};
+use crate::support::hear::{end_before_a_reply, lead_to};
 
 const KILLS: u32 = 10;
 const INTERVAL: Duration = Duration::from_millis(25);
@@ -87,6 +90,55 @@ async fn round(is_refund: bool, has_breaker: bool) -> (Seen, u64) {
     let mut all = Seen::default();
     calling.join_all().await.into_iter().for_each(|seen| all.merge(seen));
     (all, closed)
+}
+
+/// Closes the connection of eight callers, and the next ones before their first reply. Returns the results of the calls
+/// until Redis has answered for a while.
+async fn closed_before_a_reply(connections: usize, has_breaker: bool) -> Seen {
+    let server = Server::process(&[]).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let settings = builder_as_is(&format!("redis://{}", listener.local_addr().unwrap()));
+    let settings =
+        settings.on_failure(OnFailure::Error).breaker(has_breaker).deadline(Duration::from_secs(2));
+    let settings = settings.follow_overrides(false).instances(1).publish_figures(false);
+    let gate = settings.build().unwrap().gate("gate", Quota::fixed_window(1_000_000, HOUR));
+    let door = Door::to(port(server.url())).await;
+    let (checked, ()) = tokio::join!(gate.check("key"), lead_to(&listener, door.port));
+    assert!(checked.unwrap().is_allowed());
+    let (is_over, mut calling) = (Arc::new(AtomicBool::new(false)), JoinSet::new());
+    for _ in 0..CALLERS {
+        calling.spawn(call_until(gate.clone(), false, is_over.clone()));
+    }
+    tokio::time::sleep(INTERVAL).await;
+    door.cut();
+    for _ in 0..connections {
+        end_before_a_reply(&listener).await;
+    }
+    lead_to(&listener, port(server.url())).await;
+    tokio::time::sleep(4 * INTERVAL).await;
+    is_over.store(true, Ordering::Relaxed);
+    let mut all = Seen::default();
+    calling.join_all().await.into_iter().for_each(|seen| all.merge(seen));
+    all
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "prints figures"]
+async fn long_form_connections_are_closed_before_their_first_reply() {
+    for connections in 0..=3 {
+        for has_breaker in [true, false] {
+            let mut all = Seen::default();
+            for _ in 0..ROUNDS {
+                all.merge(closed_before_a_reply(connections, has_breaker).await);
+            }
+            let failed: u64 = all.failed.values().sum();
+            eprintln!(
+                "{connections} in a row, breaker {has_breaker}: {failed} of {} failed",
+                failed + all.answered
+            );
+            all.failed.iter().for_each(|(error, count)| eprintln!("  {count} failed: {error}"));
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -12,7 +12,7 @@ use crate::support::acquired::AcquiredParts;
 use crate::support::fixture::{HOUR, PATIENCE, quotas, soon};
 
 /// The time to live of permits.
-const TTL: Duration = Duration::from_secs(1);
+const TTL: Duration = Duration::from_secs(2);
 const LIMIT: u64 = 5;
 
 /// Starts a server that rejects writes which need memory once [`fill`] was called.
@@ -99,7 +99,7 @@ async fn leases_are_renewed_without_memory() {
     let limiter = settings(&server).observer(lapses.clone()).build().unwrap();
     let permit = gate(&limiter).acquire("x").cost(2).await.unwrap().permit().unwrap();
     fill(&server);
-    tokio::time::sleep(4 * TTL).await;
+    tokio::time::sleep(3 * TTL).await;
     assert_eq!(lapses.0.load(Ordering::SeqCst), 0);
     assert!(permit.is_held());
     let other = settings(&server).build().unwrap();

@@ -63,7 +63,7 @@ impl Item {
             Companion::Message(_) | Companion::Holds(Some(_)) => true,
             Companion::Holds(None) | Companion::Ban { .. } => false,
         };
-        self.with_companion(|companion| is_needed(companion))
+        self.with_companion(is_needed)
     }
 
     fn with_companion(&self, is_kept: impl Fn(&Companion) -> bool) -> Self {
