@@ -88,7 +88,7 @@ impl Console {
         self.0.redis.is_none()
     }
 
-    /// Returns whether the circuit breaker of this process is open. Waits for Redis up to the deadline.
+    /// Returns whether the circuit breaker of this process is open. Waits for Redis up to the deadline of operators.
     pub(super) async fn is_breaker_open(&self) -> bool {
         self.0.limiter.health().await.breaker_open_for().is_some()
     }

@@ -52,7 +52,8 @@ async fn pages_without_redis_have_the_rules_and_say_what_is_missing() {
 async fn pages_are_shown_while_redis_is_paused_and_say_so_until_it_replies_again() {
     let redis = Arc::new(Server::process(&[]).unwrap());
     let namespace = namespace();
-    let limiter = builder(redis.url()).deadline(Duration::from_millis(100)).namespace(&namespace);
+    let deadline = Duration::from_millis(100);
+    let limiter = builder(redis.url()).deadline(deadline).operator_deadline(deadline).namespace(&namespace);
     let rules = Rules::parse("shop.yaml", RULES).unwrap().bind(&limiter.build().unwrap());
     let console = Console::of(redis.clone(), namespace, RateLimitService::new(rules), None).await;
     let session = Session::begin(&console, OPERATOR).await;
