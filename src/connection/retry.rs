@@ -8,9 +8,10 @@
 //! | `ASK` | no | at once to the importing node; if it has no connection, as after `MOVED` | `Cluster::send` |
 //! | `CLUSTERDOWN`, for the caller that searches for the node | no | as after `MOVED` | `Cluster::send` |
 //! | `NOSCRIPT` | no | as EVAL, with the rest of the budget and all pauses | `Connection::run` |
+//! | `LATE`, the refusal of a bounded script | no | once, at once, with a bound for the time of the refusal | `Connection::run` |
 //! | no answer by the deadline | perhaps | never | |
 //!
-//! So without a cluster a call is at most four commands. Each of the callers below starts again.
+//! So without a cluster a call is at most six commands. Each of the callers below starts again.
 //!
 //! Only redirects have pauses here. Reconnecting has its own (`Backoff`): during one, the next attempt to the
 //! same server fails at once.

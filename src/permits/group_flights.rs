@@ -71,6 +71,8 @@ struct GroupQueue {
     busy: Keys,
     /// In order of arrival.
     waiting: VecDeque<Waiting>,
+    /// The keys of the groups that wait, and the number of these groups.
+    wanted: HashMap<Target, usize, IdentityHasher>,
 }
 
 /// Groups that travel together, and their keys, which no other flight has.
@@ -90,27 +92,61 @@ struct KeyOutcome {
 }
 
 impl GroupQueue {
+    /// Returns the group if it can travel now, and marks its keys as busy. Otherwise it waits.
+    fn push(&mut self, waiting: Waiting) -> Option<(Vec<Waiting>, Keys)> {
+        let keys: Keys = waiting.keys().cloned().collect();
+        if keys.iter().all(|key| !self.busy.contains(key) && !self.wanted.contains_key(key)) {
+            self.busy.extend(keys.iter().cloned());
+            return Some((vec![waiting], keys));
+        }
+        keys.into_iter().for_each(|key| *self.wanted.entry(key).or_default() += 1);
+        self.waiting.push_back(waiting);
+        None
+    }
+
+    /// Frees the keys of a flight that has landed. Returns the groups of the next one, if any.
+    fn landed(&mut self, keys: &Keys) -> Option<(Vec<Waiting>, Keys)> {
+        for key in keys {
+            self.busy.remove(key);
+        }
+        let is_wanted = keys.iter().any(|key| self.wanted.contains_key(key));
+        is_wanted.then(|| self.next()).filter(|(groups, _)| !groups.is_empty())
+    }
+
     /// Removes the groups that can travel now, in order of arrival, and marks their keys as busy. A group that stays
     /// keeps its keys for itself: none behind it overtakes it.
     fn next(&mut self) -> (Vec<Waiting>, Keys) {
         let (mut groups, mut keys, mut kept) = (Vec::new(), Keys::default(), Keys::default());
-        let (mut work, mut staying) = (0, VecDeque::new());
-        for waiting in self.waiting.drain(..).filter(|waiting| !waiting.answer.is_closed()) {
-            let own = || waiting.group.keys.iter().map(|(_, target, _)| target);
-            let more = waiting.group.work();
-            let fits = groups.is_empty() || work + more <= MAX_WORK;
-            if fits && own().all(|key| !self.busy.contains(key) && !kept.contains(key)) {
-                keys.extend(own().cloned());
+        let mut work = 0;
+        for waiting in std::mem::take(&mut self.waiting) {
+            let is_gone = waiting.answer.is_closed();
+            let fits = groups.is_empty() || work + waiting.group.work() <= MAX_WORK;
+            let is_free = |key: &Target| !self.busy.contains(key) && !kept.contains(key);
+            if !is_gone && !(fits && waiting.keys().all(is_free)) {
+                kept.extend(waiting.keys().cloned());
+                self.waiting.push_back(waiting);
+                continue;
+            }
+            for key in waiting.keys() {
+                if let Some(count) = self.wanted.get_mut(key) {
+                    *count -= 1;
+                }
+            }
+            if !is_gone {
+                work += waiting.group.work();
+                keys.extend(waiting.keys().cloned());
                 groups.push(waiting);
-                work += more;
-            } else {
-                kept.extend(own().cloned());
-                staying.push_back(waiting);
             }
         }
-        self.waiting = staying;
+        self.wanted.retain(|_, count| *count > 0);
         self.busy.extend(keys.iter().cloned());
         (groups, keys)
+    }
+}
+
+impl Waiting {
+    fn keys(&self) -> impl Iterator<Item = &Target> {
+        self.group.keys.iter().map(|(_, key, _)| key)
     }
 }
 
@@ -148,24 +184,22 @@ impl Groups {
         deadline: Deadline,
     ) -> Result<GroupAnswer, Error> {
         let (answer, answered) = oneshot::channel();
-        {
+        let next = {
             let mut queue = lock(&self.queue);
             if queue.waiting.len() >= MAX_WAITING {
                 return Err(Error::timeout(QUEUE_ROOM, deadline.after));
             }
-            queue.waiting.push_back(Waiting { group, deadline, answer });
-        }
-        self.start_flight();
+            queue.push(Waiting { group, deadline, answer })
+        };
+        self.start(next);
         match timeout_at(deadline.at, answered).await {
             Ok(answer) => answer.unwrap_or_else(|_| Err(Error::runtime_ended())),
             Err(_) => Err(Error::timeout(FLIGHT, deadline.after)),
         }
     }
 
-    /// Sends the groups that can travel now.
-    fn start_flight(self: &Arc<Self>) {
-        let (waiting, keys) = lock(&self.queue).next();
-        if !waiting.is_empty() {
+    fn start(self: &Arc<Self>, next: Option<(Vec<Waiting>, Keys)>) {
+        if let Some((waiting, keys)) = next {
             // Without a runtime, the flight is dropped.
             let _ = self.inner.background.spawn(Flight { groups: self.clone(), waiting, keys }.run());
         }
@@ -175,8 +209,8 @@ impl Groups {
 impl Drop for Flight {
     /// Starts the next flight, also if the runtime of this one has ended.
     fn drop(&mut self) {
-        lock(&self.groups.queue).busy.retain(|key| !self.keys.contains(key));
-        self.groups.start_flight();
+        let next = lock(&self.groups.queue).landed(&self.keys);
+        self.groups.start(next);
     }
 }
 
@@ -302,4 +336,59 @@ fn outcomes(
 
 fn fail(groups: Vec<Waiting>, error: &Error) {
     groups.into_iter().for_each(|waiting| drop(waiting.answer.send(Err(error.clone()))));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::fallback::OnFailure;
+    use crate::key::{KeyMode, Keyspace};
+    use crate::keyed_hash::KeyedHasher;
+    use crate::permits::OnLapse;
+    use crate::quota::Quota;
+
+    /// The caller of a group: its group has left the queue once it is dropped.
+    type Caller = oneshot::Receiver<Result<GroupAnswer, Error>>;
+
+    fn group(hasher: &KeyedHasher, keys: &[&str]) -> (Waiting, Caller) {
+        let keyspace = Keyspace::new("test", KeyMode::Clear).unwrap();
+        let key = |(item, key): (usize, &&str)| {
+            let gate = GateInfo::new(&keyspace, hasher, key, Quota::in_flight(1)).unwrap();
+            let gate = Arc::new(gate);
+            let terms = Terms::new(&gate, 1, OnFailure::Error, OnLapse::Restore).unwrap();
+            (item, Target::new(&gate, b"x", None), terms)
+        };
+        let keys: Vec<_> = keys.iter().enumerate().map(key).collect();
+        let items = keys.iter().map(|(_, target, _)| Item::new(target.clone(), 1)).collect();
+        let (answer, caller) = oneshot::channel();
+        let group = GroupAcquire { items, keys };
+        (Waiting { group, deadline: Deadline::new(Duration::from_secs(1)), answer }, caller)
+    }
+
+    fn names(groups: &[Waiting]) -> Vec<String> {
+        let name = |key: &Target| key.gate.name.to_string();
+        groups.iter().map(|waiting| waiting.keys().map(name).collect::<Vec<_>>().join("+")).collect()
+    }
+
+    #[test]
+    fn groups_that_wait_for_common_keys_travel_together_and_overtake_none() {
+        let (mut queue, hasher) = (GroupQueue::default(), KeyedHasher::default());
+        let group = |keys: &[&str]| group(&hasher, keys);
+        let (first, _a) = group(&["tenant"]);
+        let (_, first_keys) = queue.push(first).expect("its key is free");
+        let ((second, _b), (third, _c), (gone, caller), (other, _d)) =
+            (group(&["tenant", "user"]), group(&["user"]), group(&["tenant"]), group(&["elsewhere"]));
+        assert!(queue.push(second).is_none(), "the tenant is busy");
+        assert!(queue.push(third).is_none(), "the user is free, and the group before wants it");
+        assert!(queue.push(gone).is_none());
+        let (_, other_keys) = queue.push(other).expect("it has no key in common");
+        assert!(queue.landed(&other_keys).is_none(), "no group waits for it");
+        drop(caller);
+        let (next, keys) = queue.landed(&first_keys).expect("groups wait");
+        assert_eq!(names(&next), ["tenant+user", "user"]);
+        assert!(queue.landed(&keys).is_none());
+        assert!(queue.busy.is_empty() && queue.wanted.is_empty() && queue.waiting.is_empty());
+    }
 }
