@@ -137,9 +137,11 @@ async fn merged_checks_are_reported_as_one_group() {
     });
     let mut calls = recorder.take();
     calls.retain(|text| text.starts_with("called"));
-    calls.sort();
-    // Four callers sent their own check. The others share one call.
-    assert_eq!(calls, [vec!["called for 1"; 4], vec!["called for 36 in 2"]].concat());
+    let direct = calls.iter().filter(|text| *text == "called for 1").count();
+    calls.retain(|text| text != "called for 1");
+    // Four callers sent their own check, more if one was answered before all had been made. The others share one call.
+    assert!((4..20).contains(&direct), "{direct}");
+    assert_eq!(calls, [format!("called for {} in 2", 40 - direct)]);
 }
 
 #[tokio::test]
