@@ -380,8 +380,8 @@ impl Builder {
     /// [`Error::is_config`] if no store was chosen, or if the URL, namespace, secret, deadline, number of
     /// instances or time to live of permits is invalid. The error shows no password of a URL.
     pub fn build(self) -> Result<Limiter, Error> {
-        check_deadline(self.deadline)?;
-        check_deadline(self.operator_deadline)?;
+        check_deadline("deadline", self.deadline)?;
+        check_deadline("operator_deadline", self.operator_deadline)?;
         if self.instances.is_some_and(|instances| !(1..=MAX_INSTANCES).contains(&instances)) {
             return Err(Error::config(format!("`instances` must be 1 to {MAX_INSTANCES} processes")));
         }

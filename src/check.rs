@@ -223,7 +223,7 @@ impl Check {
 
     /// Returns an error for options with which the check can never be decided.
     pub(crate) fn validate(&self) -> Result<(), Error> {
-        let checked = self.request.deadline.map_or(Ok(()), check_deadline);
+        let checked = self.request.deadline.map_or(Ok(()), |deadline| check_deadline("deadline", deadline));
         checked.map_err(|error| self.request.with_context(error))
     }
 }

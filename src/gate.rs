@@ -341,7 +341,9 @@ impl Gate {
     /// are decided as usual. Without Redis, such a check is decided as any other, by the
     /// [failure policy](Self::on_failure), with at most the limit as its cost. Each attempt of
     /// [`until_allowed`](Self::until_allowed) would charge, so it is an error, and so is every check of a gate that also
-    /// has a [ban](Self::ban) or [leases](Self::leased) ([`Error::is_config`]).
+    /// has a [ban](Self::ban) or [leases](Self::leased) ([`Error::is_config`]). Permits are acquired before the work, so
+    /// [`Limiter::acquire_all`](crate::Limiter::acquire_all) refuses such a gate. Its charges end no [holds](Self::holds):
+    /// a peek, or another check of the key, does.
     ///
     /// Default: false.
     ///
@@ -350,6 +352,12 @@ impl Gate {
     pub fn charge_used(mut self, charges_used: bool) -> Self {
         self.spec.charges_used = charges_used;
         self.with_checked_settings()
+    }
+
+    /// Returns whether checks [charge units that were used](Self::charge_used).
+    #[must_use]
+    pub fn charges_used(&self) -> bool {
+        self.spec.charges_used
     }
 
     /// Makes every check an error if the settings do not permit each other.

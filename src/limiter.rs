@@ -36,7 +36,8 @@ use crate::warning::RepeatedWarning;
 /// overtake an earlier one. The first concurrent callers of a new limiter in particular are answered in any order, since
 /// they share one attempt to connect. A check that begins after the result of another is decided after it. Callers of one process that
 /// [wait for a permit](crate::Acquire::max_wait) of one key are admitted in order of arrival, and the checks of
-/// [`check_each`](Self::check_each) and [`Gate::check_many`] are decided in their order.
+/// [`check_each`](Self::check_each) and [`Gate::check_many`] are decided in their order, except those of gates that
+/// [charge units used](Gate::charge_used).
 ///
 /// # Background work
 ///
@@ -188,7 +189,7 @@ impl Limiter {
     }
 
     /// Does the same as [`ready`](Self::ready), and retries for `patience`. With the limiter's
-    /// [deadline](Self::deadline), tests Redis once, as fast as a check must be.
+    /// [deadline](Self::deadline), takes no longer than a check may.
     ///
     /// # Errors
     ///

@@ -13,6 +13,8 @@
 //! lost release, an admission without a reply, a lapse, a loss of the store's state. A permit has no state in
 //! the store.
 //!
+//! Groups of keys travel in [flights](group_flights), which have a [turn] at each of their keys.
+//!
 //! [`key_state`], [`flight`] and [`giving_up`] decide, without I/O. A [`driver`] per key sends its messages, one
 //! at a time; the [`heartbeat`] renews the leases, and prompts the keys that have to report.
 

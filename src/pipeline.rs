@@ -208,8 +208,9 @@ impl Pipeline {
     }
 
     /// Takes up to `n` times, all or nothing, of the gates that are neither switched nor in shadow. Each gate in
-    /// shadow is checked separately at the same time, and so is one that charges units used. It cannot fail the others,
-    /// which may already be charged, unless the limiter was shut down. The charges become the hold, if there is one:
+    /// shadow is checked separately at the same time, and so is one that charges units used. A gate in shadow cannot fail
+    /// the others, which may already be charged, unless the limiter was shut down; one that charges units used can, if its
+    /// failure policy is an error. The charges become the hold, if there is one:
     /// then n is at most 1.
     ///
     /// Returns how often, and also the requests with the settings that decided.
@@ -232,13 +233,19 @@ impl Pipeline {
         let (used, undecided): (Vec<_>, Vec<_>) = undecided.partition(is_used);
         let (shadow, together): (Vec<_>, Vec<_>) =
             undecided.into_iter().partition(|&at| requests[at].gate.is_shadow);
-        for &at in &shadow {
+        for &at in shadow.iter().chain(&used) {
             // A configuration error fails the group before anything is charged.
             requests[at].gate.info()?;
         }
+        let charge_used = join_all(used.iter().map(|&at| self.charge_used(&requests[at])));
         let group: Vec<_> = together.iter().map(|&at| &requests[at]).collect();
-        if !shadow.is_empty() && !group.is_empty() {
-            all::Folded::new(&group, n)?;
+        if !shadow.is_empty()
+            && !group.is_empty()
+            && let Err(error) = all::Folded::new(&group, n)
+        {
+            // Units that were used are charged, whatever the others do.
+            charge_used.await;
+            return Err(error);
         }
         let shadow_requests: Vec<_> = shadow.iter().map(|&at| requests[at].borrowed()).collect();
         let decide_shadow = async {
@@ -254,7 +261,6 @@ impl Pipeline {
                 }
             }
         };
-        let charge_used = join_all(used.iter().map(|&at| self.charge_used(&requests[at])));
         let (taken, shadow_decisions, used_decisions) =
             join3(self.take_all(&group, n, hold), decide_shadow, charge_used).await;
         let taken = match (taken, hold) {

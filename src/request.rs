@@ -210,11 +210,11 @@ impl<'a> Request<'a> {
 }
 
 /// Returns an error for a deadline before which no check can be decided.
-pub(crate) fn check_deadline(deadline: Duration) -> Result<(), Error> {
+pub(crate) fn check_deadline(setting: &str, deadline: Duration) -> Result<(), Error> {
     match deadline.is_zero() {
-        true => Err(Error::config(
-            "`deadline` must be above zero, such as 100 ms: with a deadline of zero, Redis could decide no check",
-        )),
+        true => Err(Error::config(format!(
+            "`{setting}` must be above zero, such as 100 ms: with a deadline of zero, Redis could decide no check"
+        ))),
         false => Ok(()),
     }
 }

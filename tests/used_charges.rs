@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tidegate::{Ban, Gate, Lease, Limiter, ManualClock, Observer, Quota, Rate, Source};
 
-use crate::support::fixture::{builder_as_is, closed_port};
+use crate::support::fixture::{HOUR, builder_as_is, closed_port};
 use crate::support::world::World;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -129,4 +129,26 @@ async fn settings_that_decide_before_units_are_used_are_errors() {
     }
     assert!(gate().until_allowed("x", MINUTE).await.unwrap_err().is_config());
     assert!(gate().try_check("x").is_none());
+}
+
+#[tokio::test]
+async fn used_units_are_charged_although_another_check_of_the_group_is_over_capacity() {
+    let limiter = Limiter::in_memory();
+    let quota = Quota::fixed_window(10, HOUR);
+    let used = limiter.gate("used", quota).charge_used(true);
+    let (asked, shadow) = (limiter.gate("asked", quota), limiter.gate("shadow", quota).shadow(true));
+    let checks = [used.key("x").cost(3), asked.key("x").cost(99), shadow.key("x")];
+    assert!(limiter.check_all(checks).await.unwrap_err().is_over_capacity());
+    assert_eq!(used.peek("x").await.unwrap().remaining(), 7);
+}
+
+#[tokio::test]
+async fn gate_that_charges_units_used_cannot_be_acquired_with_permits() {
+    let limiter = Limiter::in_memory();
+    let used = Quota::fixed_window(10, HOUR);
+    let used = limiter.gate("used", used).charge_used(true);
+    let jobs = limiter.gate("jobs", Quota::in_flight(2));
+    let error = limiter.acquire_all([jobs.key("x"), used.key("x")]).await.unwrap_err();
+    assert!(error.is_config() && error.to_string().contains("when the work has ended"), "{error}");
+    assert!(used.charges_used() && !jobs.charges_used());
 }

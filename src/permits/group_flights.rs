@@ -1,9 +1,9 @@
 //! Groups: each takes units of several keys in one step, all or nothing. Groups that have a key in common travel in
 //! one message, in order of arrival; the store decides each of them after those before it.
 //!
-//! A group whose keys are free is sent at once. While it is in flight, groups with one of its keys wait; all that
-//! wait when it has landed, and whose keys are free, are the next flight. A flight has its turn at each of its keys,
-//! so no other message about one of them is under way.
+//! A group whose keys are free is sent at once. While it is in flight, groups with one of its keys wait. When it has
+//! landed, those whose keys are free travel in the next flights: in one for each hash tag, and each as much work as one
+//! call may be. A flight has its turn at each of its keys, so no other message about one of them is under way.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -21,6 +21,7 @@ use super::turn::Turn;
 use crate::batch::Share;
 use crate::connection::Deadline;
 use crate::error::{Error, QUEUE_ROOM};
+use crate::key::HashTag;
 use crate::keyed_hash::IdentityHasher;
 use crate::store::{GateInfo, Group, Item, MAX_WORK, Target};
 use crate::sync::{Mutex, lock};
@@ -92,35 +93,48 @@ struct KeyOutcome {
 }
 
 impl GroupQueue {
-    /// Returns the group if it can travel now, and marks its keys as busy. Otherwise it waits.
+    /// Returns the group if it can travel now, and marks its keys as busy. Otherwise it waits: if there is room, else it
+    /// gets an error.
     fn push(&mut self, waiting: Waiting) -> Option<(Vec<Waiting>, Keys)> {
         let keys: Keys = waiting.keys().cloned().collect();
         if keys.iter().all(|key| !self.busy.contains(key) && !self.wanted.contains_key(key)) {
             self.busy.extend(keys.iter().cloned());
             return Some((vec![waiting], keys));
         }
+        if self.waiting.len() >= MAX_WAITING {
+            let error = Error::timeout(QUEUE_ROOM, waiting.deadline.after);
+            drop(waiting.answer.send(Err(error)));
+            return None;
+        }
         keys.into_iter().for_each(|key| *self.wanted.entry(key).or_default() += 1);
         self.waiting.push_back(waiting);
         None
     }
 
-    /// Frees the keys of a flight that has landed. Returns the groups of the next one, if any.
-    fn landed(&mut self, keys: &Keys) -> Option<(Vec<Waiting>, Keys)> {
+    /// Frees the keys of a flight that has landed. Returns the next flights: afterwards each group that waits has a busy
+    /// key, or one that a group before it wants.
+    fn landed(&mut self, keys: &Keys) -> Vec<(Vec<Waiting>, Keys)> {
         for key in keys {
             self.busy.remove(key);
         }
+        let mut flights = Vec::new();
         let is_wanted = keys.iter().any(|key| self.wanted.contains_key(key));
-        is_wanted.then(|| self.next()).filter(|(groups, _)| !groups.is_empty())
+        while is_wanted && let Some(next) = self.next() {
+            flights.push(next);
+        }
+        flights
     }
 
-    /// Removes the groups that can travel now, in order of arrival, and marks their keys as busy. A group that stays
-    /// keeps its keys for itself: none behind it overtakes it.
-    fn next(&mut self) -> (Vec<Waiting>, Keys) {
-        let (mut groups, mut keys, mut kept) = (Vec::new(), Keys::default(), Keys::default());
+    /// Removes groups of one hash tag, and so of one lease, that can travel now, in order of arrival, and marks their
+    /// keys as busy. A group that stays keeps its keys for itself: none behind it overtakes it.
+    fn next(&mut self) -> Option<(Vec<Waiting>, Keys)> {
+        let (mut groups, mut keys, mut kept) = (Vec::<Waiting>::new(), Keys::default(), Keys::default());
         let mut work = 0;
         for waiting in std::mem::take(&mut self.waiting) {
             let is_gone = waiting.answer.is_closed();
-            let fits = groups.is_empty() || work + waiting.group.work() <= MAX_WORK;
+            let fits = groups.first().is_none_or(|first| {
+                first.hash_tag() == waiting.hash_tag() && work + waiting.group.work() <= MAX_WORK
+            });
             let is_free = |key: &Target| !self.busy.contains(key) && !kept.contains(key);
             if !is_gone && !(fits && waiting.keys().all(is_free)) {
                 kept.extend(waiting.keys().cloned());
@@ -140,13 +154,17 @@ impl GroupQueue {
         }
         self.wanted.retain(|_, count| *count > 0);
         self.busy.extend(keys.iter().cloned());
-        (groups, keys)
+        (!groups.is_empty()).then_some((groups, keys))
     }
 }
 
 impl Waiting {
     fn keys(&self) -> impl Iterator<Item = &Target> {
         self.group.keys.iter().map(|(_, key, _)| key)
+    }
+
+    fn hash_tag(&self) -> HashTag {
+        self.keys().next().map(|key| key.hash_tag).unwrap_or_default()
     }
 }
 
@@ -184,33 +202,25 @@ impl Groups {
         deadline: Deadline,
     ) -> Result<GroupAnswer, Error> {
         let (answer, answered) = oneshot::channel();
-        let next = {
-            let mut queue = lock(&self.queue);
-            if queue.waiting.len() >= MAX_WAITING {
-                return Err(Error::timeout(QUEUE_ROOM, deadline.after));
-            }
-            queue.push(Waiting { group, deadline, answer })
-        };
-        self.start(next);
+        let next = lock(&self.queue).push(Waiting { group, deadline, answer });
+        next.into_iter().for_each(|flight| self.start(flight));
         match timeout_at(deadline.at, answered).await {
             Ok(answer) => answer.unwrap_or_else(|_| Err(Error::runtime_ended())),
             Err(_) => Err(Error::timeout(FLIGHT, deadline.after)),
         }
     }
 
-    fn start(self: &Arc<Self>, next: Option<(Vec<Waiting>, Keys)>) {
-        if let Some((waiting, keys)) = next {
-            // Without a runtime, the flight is dropped.
-            let _ = self.inner.background.spawn(Flight { groups: self.clone(), waiting, keys }.run());
-        }
+    fn start(self: &Arc<Self>, (waiting, keys): (Vec<Waiting>, Keys)) {
+        // Without a runtime, the flight is dropped.
+        let _ = self.inner.background.spawn(Flight { groups: self.clone(), waiting, keys }.run());
     }
 }
 
 impl Drop for Flight {
-    /// Starts the next flight, also if the runtime of this one has ended.
+    /// Starts the next flights, also if the runtime of this one has ended.
     fn drop(&mut self) {
         let next = lock(&self.groups.queue).landed(&self.keys);
-        self.groups.start(next);
+        next.into_iter().for_each(|flight| self.groups.start(flight));
     }
 }
 
@@ -257,7 +267,7 @@ impl Flight {
         let deciders: Vec<_> = groups.iter_mut().map(|waiting| waiting.group.adapt()).collect();
         let sent = messages(&groups, turns, &lease);
         let results = match <[Group; 1]>::try_from(sent) {
-            // Together with groups that have no key in common.
+            // The batch merges it with calls about other keys.
             Ok([group]) => vec![self.groups.inner.send(group, deadline).await],
             Err(sent) => self.groups.inner.send_each(first.holder(), sent, deadline).await,
         };
@@ -384,11 +394,35 @@ mod tests {
         assert!(queue.push(third).is_none(), "the user is free, and the group before wants it");
         assert!(queue.push(gone).is_none());
         let (_, other_keys) = queue.push(other).expect("it has no key in common");
-        assert!(queue.landed(&other_keys).is_none(), "no group waits for it");
+        assert!(queue.landed(&other_keys).is_empty(), "no group waits for it");
         drop(caller);
-        let (next, keys) = queue.landed(&first_keys).expect("groups wait");
+        let mut flights = queue.landed(&first_keys);
+        let (next, keys) = flights.pop().expect("groups wait");
+        assert!(flights.is_empty());
         assert_eq!(names(&next), ["tenant+user", "user"]);
-        assert!(queue.landed(&keys).is_none());
+        assert!(queue.landed(&keys).is_empty());
         assert!(queue.busy.is_empty() && queue.wanted.is_empty() && queue.waiting.is_empty());
+    }
+
+    #[test]
+    fn groups_beyond_the_work_of_one_call_travel_at_once_in_another() {
+        let (mut queue, hasher) = (GroupQueue::default(), KeyedHasher::default());
+        let names: Vec<String> = (0..=MAX_WORK).map(|number| format!("user{number}")).collect();
+        let all: Vec<&str> = names.iter().map(String::as_str).collect();
+        let (first, _caller) = group(&hasher, &all);
+        let (_, keys) = queue.push(first).expect("all keys are free");
+        let waiting: Vec<_> = all.iter().map(|key| group(&hasher, &[key])).collect();
+        let callers: Vec<Caller> = waiting
+            .into_iter()
+            .map(|(waiting, caller)| {
+                assert!(queue.push(waiting).is_none());
+                caller
+            })
+            .collect();
+        let flights = queue.landed(&keys);
+        assert!(flights.len() > 1);
+        assert_eq!(flights.iter().map(|(groups, _)| groups.len()).sum::<usize>(), callers.len());
+        flights.iter().for_each(|(_, keys)| assert!(queue.landed(keys).is_empty()));
+        assert!(queue.busy.is_empty() && queue.wanted.is_empty());
     }
 }

@@ -1,7 +1,7 @@
 //! Turns: groups that take units of several keys in one step have the message of each of their keys.
 //!
 //! The [flights of groups](super::group_flights) under way have no key in common, so they do not wait for each other
-//! in a circle. A flight holds its turns for one message.
+//! in a circle. A flight holds its turns until all its groups are decided.
 
 use std::mem;
 use std::sync::Arc;

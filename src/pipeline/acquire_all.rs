@@ -28,9 +28,14 @@ struct GroupTaken {
     held: Vec<(usize, HeldUnits)>,
 }
 
-/// Returns an error if a gate with a ban is together with an in-flight limit: the script of such groups counts no
-/// denials.
-fn check_bans(requests: &[Request<'_>]) -> Result<(), Error> {
+/// Returns an error for gates that cannot be together with an in-flight limit. The script of such groups counts no denials
+/// for a ban; and units that are used are known after the work that a permit admits.
+fn check_together(requests: &[Request<'_>]) -> Result<(), Error> {
+    if let Some(request) = requests.iter().find(|request| request.charges_used()) {
+        return Err(request.with_context(Error::config(
+            "a gate that charges units used cannot be acquired together with permits: check it when the work has ended",
+        )));
+    }
     let is_in_flight =
         |request: &Request<'_>| request.gate.info().is_ok_and(|info| info.quota.is_in_flight());
     match requests.iter().find(|request| request.gate.ban.is_some()) {
@@ -49,7 +54,7 @@ impl Pipeline {
         max_wait: Duration,
     ) -> Result<(AllDecision, Option<Permits>), Error> {
         all::check_number(requests.len())?;
-        check_bans(&requests)?;
+        check_together(&requests)?;
         let span = Span::of_all(requests.len());
         let waited = self.stopwatch();
         let mut polls = Polls::default();
@@ -279,7 +284,7 @@ impl Pipeline {
                 .for_each(|(&check, decision)| decisions[check] = Some(decision));
         }
         let held = match is_allowed && n > 0 {
-            true => self.hold_locally(group, keys),
+            true => self.hold_locally(group, keys).ok_or_else(|| error.clone())?,
             false => Vec::new(),
         };
         let mut decisions: Vec<_> = decisions.into_iter().flatten().collect();
@@ -292,12 +297,22 @@ impl Pipeline {
         Ok(GroupTaken { is_allowed, held, decisions })
     }
 
-    /// Holds the units of a group that its failure policies admitted.
-    fn hold_locally(&self, group: &Folded, keys: &[(usize, Target, Terms)]) -> Vec<(usize, HeldUnits)> {
-        let held = keys.iter().filter_map(|(item, target, terms)| {
-            Some((group.first_check_of(*item)?, self.permits.hold_locally(target, terms)?))
-        });
-        held.collect()
+    /// Holds the units of a group that its failure policies admitted. Returns `None` if there is no room to count those
+    /// within a share.
+    fn hold_locally(
+        &self,
+        group: &Folded,
+        keys: &[(usize, Target, Terms)],
+    ) -> Option<Vec<(usize, HeldUnits)>> {
+        let mut all = Vec::with_capacity(keys.len());
+        for (item, target, terms) in keys {
+            match self.permits.hold_locally(target, terms) {
+                Some(held) => all.extend(group.first_check_of(*item).map(|check| (check, held))),
+                None if terms.on_failure == OnFailure::Local => return None,
+                None => {}
+            }
+        }
+        Some(all)
     }
 }
 

@@ -136,7 +136,7 @@ impl RedisStore {
         if failed == Some(kind) {
             return Err(error.clone());
         }
-        match self.call_one(kind, &group, true, deadline).await {
+        match self.call_one(kind, &group, !is_shared(&group), deadline).await {
             // It needs the leases, which are another key.
             Err(other) if matches!(kind, CallKind::PeekAlone(_)) && other.is_corrupt_state() => {
                 Err(error.clone())

@@ -138,7 +138,7 @@ async fn rules(
     loader(serve).load(path).map_err(Failure::ConfigErrors)?;
     let rules = loader(serve).watch(path, &limiter)?;
     // The log has the warning of an error, with the policy that decides meanwhile. The service starts without Redis, so it
-    // tests Redis once.
+    // waits no longer than a check does.
     let _ = limiter.ready_within(limiter.deadline()).await;
     Ok(rules)
 }

@@ -194,6 +194,10 @@ impl RateLimitLayer {
         if let Err(error) = gate.redis_key("") {
             panic!("a RateLimitLayer cannot use this gate: {error}");
         }
+        assert!(
+            !gate.charges_used(),
+            "a RateLimitLayer checks a request before it uses units: use this gate without `charge_used`, and let the layer charge at the end of the response"
+        );
         let others = self.settings.rules.first().map(|other| other.gate.limiter());
         #[cfg(feature = "rules")]
         let others =

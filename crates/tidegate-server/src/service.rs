@@ -257,7 +257,8 @@ async fn charge(
                     !descriptor.has_limit() && rule.is_some_and(Rule::charges_used)
                 };
                 let used: Vec<_> = descriptors.charged.iter().filter(charges_used).cloned().collect();
-                let _ = Box::pin(check(rules, domain, &used)).await?;
+                // The request is denied, whether these units could be charged or not.
+                let _ = Box::pin(check(rules, domain, &used)).await;
                 return Ok(peeked);
             }
         }

@@ -49,7 +49,7 @@ impl RulesLimiter {
             return Box::pin(self.decide_or_deny_each(plan)).await;
         }
         match self.decide(plan).await {
-            // Nothing was charged.
+            // Nothing was charged, except units that were used.
             Err(error) if error.is_over_capacity() => Box::pin(self.deny(plan)).await,
             decided => decided,
         }

@@ -44,7 +44,8 @@ pub(super) async fn peek(
     Ok(decide(&api, request, true).await?.peeked())
 }
 
-/// Decides several checks in one atomic step: all are admitted and charged, or none is.
+/// Decides several checks in one atomic step: all are admitted and charged, or none is. Units that were used
+/// (`charge_used`) are charged on their own.
 #[utoipa::path(post, path = "/v1/check_all", tag = "checks", operation_id = "check_all",
     request_body(content = CheckAllRequest, examples(
         ("gates" = (summary = "By gates", value = json!(examples::check_all_by_gates()))),
