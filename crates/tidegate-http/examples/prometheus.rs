@@ -55,7 +55,8 @@ async fn main() -> Result<(), Failure> {
     let rate = std::env::var("RATE").map_or(Ok(500), |rate| rate.parse())?;
     let jobs = limiter.gate("jobs", Quota::token_bucket(100, Rate::per_second(100)));
     let provider = limiter.gate("provider", Quota::in_flight(20)).adaptive(Adaptive::new());
-    tokio::spawn(load.clone().run(rules, jobs, provider, rate));
+    let tokens = limiter.gate("tokens", Quota::token_bucket(10, Rate::per_second(10))).charge_used(true);
+    tokio::spawn(load.clone().run(rules, [jobs, provider, tokens], rate));
 
     let app = Router::new()
         .route("/metrics", get(async move || recorder.render()))
@@ -99,7 +100,7 @@ struct Load {
 const TICK: Duration = Duration::from_millis(20);
 
 impl Load {
-    async fn run(self: Arc<Self>, rules: ReloadingRules, jobs: Gate, provider: Gate, rate: u64) {
+    async fn run(self: Arc<Self>, rules: ReloadingRules, [jobs, provider, tokens]: [Gate; 3], rate: u64) {
         let _running = self.running.lock().await;
         let mut ticks = tokio::time::interval(TICK);
         let per_tick = (rate * TICK.as_millis() as u64).div_ceil(1_000).max(1);
@@ -112,6 +113,7 @@ impl Load {
             self.reserve(&jobs).await;
             self.take_batch(&jobs).await;
             self.call(&provider).await;
+            self.use_tokens(&tokens).await;
         }
     }
 
@@ -151,6 +153,13 @@ impl Load {
         let acquired = provider.acquire("provider").await;
         let Ok(Acquired::Admitted(_, decision) | Acquired::Denied(decision)) = &acquired else { return };
         self.count(decision);
+    }
+
+    /// Charges tokens that a response has used: more than the cap of the debt.
+    async fn use_tokens(&self, tokens: &Gate) {
+        if let Ok(decision) = tokens.check_cost("acme", 1_000).await {
+            self.count(&decision);
+        }
     }
 
     fn count(&self, decision: &Decision) {

@@ -75,6 +75,6 @@ async fn prometheus_has_the_counts_of_the_load_and_each_dashboard_query_on_limit
     let gates = shown.keys().map(|[gate, ..]| &**gate).collect::<std::collections::BTreeSet<_>>();
     assert_eq!(
         gates.into_iter().collect::<Vec<_>>(),
-        ["jobs", "provider", "shop.api", "shop.export", "shop.login", "shop.search", "shop.upload"]
+        ["jobs", "provider", "shop.api", "shop.export", "shop.login", "shop.search", "shop.upload", "tokens"]
     );
 }
