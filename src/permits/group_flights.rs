@@ -136,7 +136,8 @@ impl GroupQueue {
                 first.hash_tag() == waiting.hash_tag() && work + waiting.group.work() <= MAX_WORK
             });
             let is_free = |key: &Target| !self.busy.contains(key) && !kept.contains(key);
-            if !is_gone && !(fits && waiting.keys().all(is_free)) {
+            let travels = fits && waiting.keys().all(is_free);
+            if !(is_gone || travels) {
                 kept.extend(waiting.keys().cloned());
                 self.waiting.push_back(waiting);
                 continue;

@@ -176,7 +176,7 @@ async fn long_form_rates_at_3_ms_each_way() {
             let sum = all.into_iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
             counts.push((sum.0 / 2, sum.1));
         }
-        println!(
+        eprintln!(
             "{callers} callers: check_all {}/s, acquire_all {}/s, denied {}",
             counts[0].0, counts[1].0, counts[1].1
         );
