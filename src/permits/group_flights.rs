@@ -237,8 +237,8 @@ impl Flight {
             Err(error) => return fail(groups, &error),
         };
         let is_behind = |waiting: &mut Waiting| !waiting.group.behind(&turns).is_empty();
-        let late: Vec<_> = groups.extract_if(.., is_behind).collect();
-        join_all(late.into_iter().map(|waiting| self.peek(waiting, &turns))).await;
+        let behind: Vec<_> = groups.extract_if(.., is_behind).collect();
+        join_all(behind.into_iter().map(|waiting| self.peek(waiting, &turns))).await;
         for _ in 0..MAX_REJECTIONS {
             groups = self.send(groups, &turns, deadline).await;
         }

@@ -10,12 +10,12 @@ use super::usage::Usage;
 
 /// Determines from the response how many of the admitted units stay charged.
 ///
-/// Units are taken before the service is called, so that no two requests use the same unit. They are settled
-/// before the response is sent, so that the next request observes the result. A change takes two calls to
-/// Redis; the second reads the new state for the client. If the first call fails, the taken units stay
-/// charged. Units above those taken are charged whatever the state, and later requests wait until they are paid; the debt
-/// is capped: [`Builder::debt_cap`](tidegate::Builder::debt_cap). Units that this process admitted while Redis was unavailable are settled in this process until
-/// Redis is charged for them.
+/// Units are taken before the service is called, so that no two requests use the same unit. They are settled before the
+/// response is sent, so that the next request observes the result. A change takes two calls to Redis; the second reads
+/// the new state for the client. If the first call fails, the taken units stay charged. Units above those taken are
+/// charged whatever the state, and later requests wait until they are paid; the debt is capped:
+/// [`Builder::debt_cap`](tidegate::Builder::debt_cap). Units that this process admitted while Redis was unavailable are
+/// settled in this process until Redis is charged for them.
 ///
 /// [`usage`](Self::usage), [`bytes`](Self::bytes) and [`trailers`](Self::trailers) settle when the response body
 /// has ended, in a task on the request's runtime and with one call to Redis. The response's headers are sent

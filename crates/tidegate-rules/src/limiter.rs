@@ -133,9 +133,9 @@ impl RulesLimiter {
     /// At most one rule matches each descriptor. The request passes if none of them denies it, so it also
     /// passes if no rule matches, or if no file defines the domain ([`RulesDecision::is_domain_known`]).
     ///
-    /// All matching rules are charged in one atomic step, or none is; those with `charge_used` are charged on their own. In a domain with `charge: each`, each
-    /// rule is checked independently. A rule that admits is then charged even if another one denies. Rules in
-    /// shadow mode are always checked independently, concurrently with the others.
+    /// All matching rules are charged in one atomic step, or none is; those with `charge_used` are charged on their
+    /// own. In a domain with `charge: each`, each rule is checked independently. A rule that admits is then charged
+    /// even if another one denies. Rules in shadow mode are always checked independently, concurrently with the others.
     ///
     /// # Errors
     ///

@@ -22,10 +22,11 @@ impl RulesLimiter {
     /// all if one denies. Calendar windows are fixed windows. All other algorithms are left as they are: their debt
     /// would deny a client for longer than a window.
     ///
-    /// Charges in a call after that of the decision. Requests between the two can be admitted, within the limit. Then the
-    /// decision shows the state after the charge. Denials by the deny cache are charged as well if `charges_cached`, so that
-    /// each denial calls Redis. Denials by the failure policy, by a switch, or by a rule with `requests_per_unit: 0` are not
-    /// charged. Rules with `charge_used` have charged the request already. The quota of a key with an override decides whether it is a fixed window.
+    /// Charges in a call after that of the decision. Requests between the two can be admitted, within the limit. Then
+    /// the decision shows the state after the charge. Denials by the deny cache are charged as well if
+    /// `charges_cached`, so that each denial calls Redis. Denials by the failure policy, by a switch, or by a rule with
+    /// `requests_per_unit: 0` are not charged. Rules with `charge_used` have charged the request already. The quota of
+    /// a key with an override decides whether it is a fixed window.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {

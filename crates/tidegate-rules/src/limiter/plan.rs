@@ -186,9 +186,9 @@ impl<'r> Plan<'r> {
         if is_denied && !charges_each {
             // The request is denied, so nothing is charged, except units that were used already.
             let Self { outcomes, checks, uncharged, .. } = &mut plan;
-            let is_asked =
+            let is_uncharged =
                 |check: &mut PlannedCheck<'_>| !outcomes[check.at].rule().is_some_and(Rule::charges_used);
-            uncharged.extend(checks.extract_if(.., is_asked));
+            uncharged.extend(checks.extract_if(.., is_uncharged));
         }
         plan
     }
