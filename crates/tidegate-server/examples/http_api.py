@@ -69,7 +69,7 @@ def main():
             print(f"attempt {attempt}: admitted, {decided['decision']['remaining']} left")
         else:
             wait_s = decided["retry_after_us"] / 1_000_000
-            print(f"attempt {attempt}: denied for {'a while' if wait_s > 1 else 'a moment'}")
+            print(f"attempt {attempt}: denied, try again in {wait_s:.0f} s")
 
     # By a gate that no rule has, with its quota. All or none are charged.
     quota = {"algorithm": "token_bucket", "burst": 1000, "requests_per_unit": 1000, "unit": "minute"}
