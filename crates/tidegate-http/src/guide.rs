@@ -7,6 +7,7 @@
 // `src/guide.rs` of `tidegate` explains the labels.
 
 /// [request-keys.md]: crate::guide::request_keys
+/// [semantics.md#the-limit-that-binds]: tidegate::guide#other-pages
 /// [troubleshooting.md]: tidegate::guide#other-pages
 #[doc = include_str!("../docs/http.md")]
 pub mod http {}

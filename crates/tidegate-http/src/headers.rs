@@ -47,8 +47,9 @@ pub(super) const REPORTED: [HeaderName; 6] =
 ///   reported as one second.
 ///
 /// Of several limits, draft 11 reports each one. Draft 7 lists all policies, but like X-RateLimit it reports
-/// the remaining units of one limit: on a denial the limit to wait for, otherwise the one with the fewest
-/// units. A limit in shadow mode is not reported, since it denies nothing.
+/// the remaining units of one limit, the one that binds: on a denial the limit to wait for, otherwise the one with the
+/// smallest share of its units left, because units of different limits cannot be compared. A limit in shadow mode is
+/// not reported, since it denies nothing.
 ///
 /// An in-flight limit has no window and no known reset time. Draft 11 reports it with its unit and without times,
 /// as `RateLimit-Policy: "uploads";q=10;qu="concurrent-requests"` and `RateLimit: "uploads";r=3`. Draft 7 and
@@ -210,7 +211,9 @@ impl Headers {
         let decision = &values.decision.each_alone()[reported];
         let (limit, remaining) = (decision.limit(), decision.remaining());
         let reset = values.reset(reported);
-        if self.x_ratelimit && is_tighter(headers, &X_REMAINING, remaining, |value| value.parse().ok()) {
+        let number = |text: &str| text.parse::<u64>().ok();
+        let inner = number_in(headers, &X_LIMIT, number).zip(number_in(headers, &X_REMAINING, number));
+        if self.x_ratelimit && is_tighter(decision, inner) {
             for (name, number) in [(X_LIMIT, limit), (X_REMAINING, remaining), (X_RESET, reset)] {
                 // Writing a text cannot fail.
                 let _ = write!(text, "{number}");
@@ -220,9 +223,12 @@ impl Headers {
         if self.draft == Some(Draft::Seven) {
             values.write_unnamed_policies(reported, text);
             text.append_to(headers, RATELIMIT_POLICY);
-            let parse_remaining =
-                |value: &str| value.split_once("remaining=")?.1.split(',').next()?.parse().ok();
-            if is_tighter(headers, &RATELIMIT, remaining, parse_remaining) {
+            let member = |name| {
+                number_in(headers, &RATELIMIT, |text| {
+                    text.split_once(name)?.1.split(',').next()?.parse().ok()
+                })
+            };
+            if is_tighter(decision, member("limit=").zip(member("remaining="))) {
                 let _ = write!(text, "limit={limit}, remaining={remaining}, reset={reset}");
                 text.insert_into(headers, RATELIMIT);
             }
@@ -236,13 +242,15 @@ impl Default for Headers {
     }
 }
 
-/// Returns whether `remaining` is below the value that an inner layer has already written, if any.
-fn is_tighter(
-    headers: &HeaderMap,
-    name: &HeaderName,
-    remaining: u64,
-    parse_remaining: impl Fn(&str) -> Option<u64>,
-) -> bool {
-    let existing = headers.get(name).and_then(|value| parse_remaining(value.to_str().ok()?));
-    existing.is_none_or(|existing| remaining < existing)
+/// Returns a number that an inner layer has already written, if any.
+fn number_in(headers: &HeaderMap, name: &HeaderName, parse: impl Fn(&str) -> Option<u64>) -> Option<u64> {
+    headers.get(name).and_then(|value| parse(value.to_str().ok()?))
+}
+
+/// Returns whether a smaller share of the limit is left than of that of an inner layer: its limit and its remaining units.
+fn is_tighter(decision: &Decision, inner: Option<(u64, u64)>) -> bool {
+    let share = |remaining: u64, other_limit: u64| u128::from(remaining) * u128::from(other_limit);
+    inner.is_none_or(|(limit, remaining)| {
+        share(decision.remaining(), limit) < share(remaining, decision.limit())
+    })
 }

@@ -10,7 +10,7 @@ use super::values::{HeaderValues, Quoted, ValueText, byte_sequence};
 use crate::policy::Policy;
 
 /// Appends the fields, such as `"api";q=100;w=60` and `"api";r=99;t=60`. Of several limits with one name, lists the
-/// binding one, or else the one with the fewest remaining units.
+/// one that binds.
 pub(super) fn write(
     headers: &mut HeaderMap,
     values: &HeaderValues<'_>,
@@ -19,9 +19,10 @@ pub(super) fn write(
 ) {
     let decisions = values.decision.each_alone();
     let name = |at: usize| values.policies[at].name(&decisions[at]);
-    let rank = |at: usize| (at != values.decision.binding_index(), decisions[at].remaining(), at);
-    let is_listed =
-        |at: &usize| !values.reported().any(|other| rank(other) < rank(*at) && name(other) == name(*at));
+    let is_listed = |at: &usize| {
+        let named = values.reported().filter(|other| name(*other) == name(*at));
+        named.reduce(|a, b| values.tighter(a, b)) == Some(*at)
+    };
     let listed = || values.reported().filter(is_listed).enumerate();
     let comma = |index: usize| if index == 0 { "" } else { ", " };
     // Writing a text cannot fail.

@@ -30,13 +30,21 @@ impl HeaderValues<'_> {
         self.reported().filter(move |&at| self.policies[at].window_s.is_some())
     }
 
-    /// Returns the index of the limit to report where only one can be reported. `None` if no limit with a window
-    /// can deny.
+    /// Returns the index of the limit to report where only one can be reported: of those with a window, the one that
+    /// binds. `None` if no limit with a window can deny.
     pub(super) fn reported_limit(&self) -> Option<usize> {
-        let binding = self.decision.binding_index();
-        let is_binding = |at: &usize| self.wait.is_some() && *at == binding;
-        let by_units = || self.with_window().min_by_key(|&at| self.decision.each_alone()[at].remaining());
-        self.with_window().find(is_binding).or_else(by_units)
+        self.with_window().reduce(|a, b| self.tighter(a, b))
+    }
+
+    /// Returns the index of the limit that binds rather than the other one; of equal ones, the first.
+    pub(super) fn tighter(&self, first: usize, second: usize) -> usize {
+        let (binding, decisions) = (self.decision.binding_index(), self.decision.each_alone());
+        match self.wait {
+            Some(_) if first == binding || second == binding => binding,
+            // Of an admitted request, the charge of the response may have changed which one binds.
+            _ if decisions[second].is_tighter_than(&decisions[first]) => second,
+            _ => first,
+        }
     }
 
     /// Returns the reset time of a limit in seconds. If no unit is available, it is the time until one is.

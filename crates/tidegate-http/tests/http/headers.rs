@@ -99,12 +99,55 @@ async fn each_of_several_limits_is_reported() {
             limit("minute", 3, 60, 2, 20)
         ]
     );
-    assert_eq!(reply.header("x-ratelimit-limit"), Some("3"), "the limit with the fewest units remaining");
+    assert_eq!(reply.header("x-ratelimit-limit"), Some("3"), "the limit with the smallest share left");
 
     let seven = Tested::new(layer.headers(Headers::none().draft(Some(Draft::Seven))));
     let reply = seven.get("b").await;
     assert_eq!(reply.unnamed_policies(), [(3, 60), (1_000, 3_600)], "each number of units occurs once");
-    assert_eq!(reply.unnamed_limit()[..2], [3, 1], "the limit with the fewest units remaining");
+    assert_eq!(reply.unnamed_limit()[..2], [3, 1], "the limit with the smallest share left");
+}
+
+#[tokio::test]
+async fn limit_that_binds_is_reported_and_not_the_fewest_of_unlike_units() {
+    let limiter = Limiter::in_memory();
+    let requests = || hour(&limiter, "requests", 60);
+    let tokens = || hour(&limiter, "tokens", 1_000).cost(|_| 300);
+    for draft in [Draft::Seven, Draft::Eleven] {
+        let key = format!("{draft:?}");
+        let headers = Headers::new().draft(Some(draft));
+        let layer = |rules: Vec<GateRule>| RateLimitLayer::of(rules).headers(headers);
+        let one = Tested::new(layer(vec![requests(), tokens()]));
+        one.get(&key).await;
+        let reply = one.get(&key).await;
+        // 58 of 60 requests, and 400 of 1,000 tokens.
+        let reported =
+            |reply: &Reply| ["limit", "remaining"].map(|part| reply.number(&format!("x-ratelimit-{part}")));
+        assert_eq!(reported(&reply), [1_000, 400], "{draft:?}");
+        if draft == Draft::Seven {
+            assert_eq!(reply.unnamed_limit()[..2], [1_000, 400]);
+        }
+        // The same in two layers, whichever is the inner one.
+        for (outer, inner) in [(tokens(), requests()), (requests(), tokens())] {
+            let service = Tested::new(layer(vec![inner]));
+            let nested = Tested::with(layer(vec![outer]), move |request| {
+                let service = service.clone();
+                async move {
+                    let reply = service.send(request).await;
+                    let mut response = http::Response::new(reply.body);
+                    *response.headers_mut() = reply.headers;
+                    response
+                }
+            });
+            limiter.gate("requests", Quota::fixed_window(60, HOUR)).reset(&*key).await.unwrap();
+            limiter.gate("tokens", Quota::fixed_window(1_000, HOUR)).reset(&*key).await.unwrap();
+            nested.get(&key).await;
+            let reply = nested.get(&key).await;
+            assert_eq!(reported(&reply), [1_000, 400], "{draft:?}");
+            if draft == Draft::Seven {
+                assert_eq!(reply.unnamed_limit()[..2], [1_000, 400]);
+            }
+        }
+    }
 }
 
 #[tokio::test]
