@@ -85,6 +85,15 @@ impl Error {
         matches!(self.0.kind, ErrorKind::OverCapacity { .. })
     }
 
+    /// Returns the cost of the check and the limit below it, if this is [the error](Self::is_over_capacity).
+    #[must_use]
+    pub fn cost_and_limit(&self) -> Option<(u64, u64)> {
+        match self.0.kind {
+            ErrorKind::OverCapacity { cost, limit } => Some((cost, limit)),
+            _ => None,
+        }
+    }
+
     /// Returns whether the key in Redis holds data that tidegate did not write. Other keys are not affected.
     #[must_use]
     pub fn is_corrupt_state(&self) -> bool {

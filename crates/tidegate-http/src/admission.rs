@@ -57,8 +57,11 @@ impl Admission {
                 return Self::Undecided;
             }
             Err(error) => {
-                settings.warnings.failed(group.as_ref().map_or(&[], |group| &group.checks), &error);
-                return Self::rejected(Rejection::error(error, &settings.headers));
+                let checks = group.as_ref().map_or(&[] as &[Check], |group| &*group.checks);
+                settings.warnings.failed(checks, &error);
+                let failed = checks.iter().position(|check| check.gate() == error.gate());
+                let policy = failed.and_then(|at| policies.into_iter().nth(at));
+                return Self::rejected(Rejection::error(error, policy, &settings.headers));
             }
         };
         let shadow_limits = decision.as_ref().map_or(String::new(), |decision| {

@@ -75,7 +75,7 @@ impl GateRule {
     }
 
     /// Sets the units that a request consumes. A rule with cost 0 does not apply to the request. A request
-    /// that costs more than the limit can never be admitted: the layer rejects it with 413, unless the gate is in
+    /// that costs more than the limit can never be admitted: the layer rejects it with 400, unless the gate is in
     /// shadow mode.
     ///
     /// An in-flight limit holds that many units for the request.

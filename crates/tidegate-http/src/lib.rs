@@ -73,7 +73,7 @@
 //! | a gate denied the request | 429, Retry-After | `RESOURCE_EXHAUSTED`, RetryInfo |
 //! | an operator has closed a gate ([`OnClosed`]) | 503 or 429, Retry-After | `UNAVAILABLE`, RetryInfo |
 //! | the client has not sent a rule's key ([`MissingKey`]) | 400 | `INVALID_ARGUMENT` |
-//! | the cost is above a limit, so the request can never be admitted | 413 | `OUT_OF_RANGE` |
+//! | the cost is above a limit, so the request can never be admitted | 400, with the cost and the limit | `OUT_OF_RANGE` |
 //! | the limiter failed ([`OnError`]) | 503, Retry-After | `UNAVAILABLE`, RetryInfo |
 //! | the service is set up wrongly ([`Reason::Misconfigured`]) | 500 | `INTERNAL` |
 //!

@@ -10,7 +10,7 @@ use tidegate_rules::RulesDecision;
 
 use super::headers::Headers;
 use super::missing_key::Absent;
-use super::policy::Policies;
+use super::policy::{Policies, Policy};
 
 /// The seconds over which the retries of clients spread at a closed gate. Its clients would otherwise all retry
 /// at the same moment.
@@ -131,18 +131,25 @@ impl Rejection {
         Self::new(Reason::Misconfigured(error), message.to_owned(), None)
     }
 
-    pub(super) fn error(error: Error, headers: &Headers) -> Self {
-        if error.is_config() {
-            return Self { headers: *headers, ..Self::misconfigured(error) };
-        }
-        let (reason, message, retry_after) = if error.is_over_capacity() {
-            let message = "This request costs more than its limit ever permits. Send a smaller request.";
-            (Reason::TooCostly(error), message, None)
+    /// `policy`: that of the gate whose check failed.
+    pub(super) fn error(error: Error, policy: Option<Policy>, headers: &Headers) -> Self {
+        let rejection = if error.is_config() {
+            Self::misconfigured(error)
+        } else if let Some((cost, limit)) = error.cost_and_limit() {
+            let name = policy.as_ref().and_then(|policy| policy.name.as_deref()).or(error.gate());
+            let message = format!(
+                "This request costs {cost}, which the limit \"{}\" of {limit} never permits. Send a smaller request.",
+                name.unwrap_or_default()
+            );
+            let policies = policy.into_iter().collect();
+            Self { policies, ..Self::new(Reason::TooCostly(error), message, None) }
         } else {
-            let message = "The rate limiter cannot decide on this request at the moment. Try again.";
-            (Reason::Failed(error), message, Some(headers.jittered_wait(Duration::from_secs(1))))
+            let message =
+                "The rate limiter cannot decide on this request at the moment. Try again.".to_owned();
+            let wait = headers.jittered_wait(Duration::from_secs(1));
+            Self::new(Reason::Failed(error), message, Some(wait))
         };
-        Self { headers: *headers, ..Self::new(reason, message.to_owned(), retry_after) }
+        Self { headers: *headers, ..rejection }
     }
 
     fn new(reason: Reason, message: String, retry_after: Option<Duration>) -> Self {
@@ -177,7 +184,7 @@ impl Rejection {
         self.rules_decision.as_deref()
     }
 
-    /// Returns the status for the reason: 429, 400, 413, 500 or 503.
+    /// Returns the status for the reason: 429, 400, 500 or 503.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match self.reason {
@@ -186,9 +193,8 @@ impl Rejection {
                 OnClosed::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
                 OnClosed::TooManyRequests => StatusCode::TOO_MANY_REQUESTS,
             },
-            Reason::MissingKey => StatusCode::BAD_REQUEST,
+            Reason::MissingKey | Reason::TooCostly(_) => StatusCode::BAD_REQUEST,
             Reason::Misconfigured(_) => StatusCode::INTERNAL_SERVER_ERROR,
-            Reason::TooCostly(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Reason::Failed(_) => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
@@ -235,7 +241,7 @@ impl fmt::Display for Rejection {
 /// ```
 impl From<Error> for Rejection {
     fn from(error: Error) -> Self {
-        Self::error(error, &Headers::new())
+        Self::error(error, None, &Headers::new())
     }
 }
 

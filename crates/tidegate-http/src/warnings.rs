@@ -120,8 +120,7 @@ impl LayerWarnings {
         } else if error.is_over_capacity() && !self.has_affordable_request.load(Ordering::Relaxed) {
             limiter.warn(&self.cost_above_limit, || {
                 let gate = error.gate().unwrap_or_default();
-                let check = checks.iter().find(|check| check.gate() == Some(gate));
-                let limit = check.and_then(Check::quota).map_or(0, |quota| quota.limit());
+                let limit = error.cost_and_limit().map_or(0, |(_, limit)| limit);
                 format!(
                     "each request so far costs more than the limit of gate \"{gate}\", {limit}, so none is \
                      admitted: raise the limit or lower the cost"

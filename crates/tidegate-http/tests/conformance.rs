@@ -39,7 +39,7 @@ on_each_framework!(
         accept_selects_a_text_for_people,
         several_gates_are_charged_all_or_none,
         closure_and_lookup_choose_the_tier,
-        cost_is_charged_and_one_above_the_limit_is_a_413,
+        cost_is_charged_and_one_above_the_limit_is_a_400_with_both,
         skipped_request_is_not_counted_and_has_no_decision,
         request_without_a_key_is_rejected_shared_or_skipped,
         preflight_without_a_key_is_rejected_unless_it_is_skipped,

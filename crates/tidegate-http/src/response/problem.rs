@@ -3,11 +3,13 @@
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Response};
 use serde::Serialize;
-use tidegate::Decision;
+use tidegate::{Decision, Error};
 
 use crate::rejection::{Reason, Rejection};
 
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
+/// The type of this problem, which is also that of the rate-limit service.
+const COST_ABOVE_LIMIT: &str = "urn:tidegate:problem:cost-above-limit";
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
 /// Builds the response to a rejected request: a problem in JSON, or text.
@@ -35,6 +37,23 @@ struct Problem<'a> {
     detail: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     violated_policies: Option<Vec<&'a str>>,
+    #[serde(flatten)]
+    excess: Option<Excess<'a>>,
+}
+
+/// A cost above a limit, which a client can correct.
+#[derive(Serialize)]
+struct Excess<'a> {
+    policy: Option<&'a str>,
+    cost: u64,
+    limit: u64,
+}
+
+impl<'a> Excess<'a> {
+    fn new(rejection: &'a Rejection, error: &'a Error) -> Option<Self> {
+        let policy = rejection.policies.first().and_then(|policy| policy.name.as_deref()).or(error.gate());
+        error.cost_and_limit().map(|(cost, limit)| Self { policy, cost, limit })
+    }
 }
 
 impl<'a> Problem<'a> {
@@ -61,10 +80,15 @@ impl<'a> Problem<'a> {
                     Some(closed.map(|(gate, policy)| policy.name(gate)).collect()),
                 )
             }
+            Reason::TooCostly(_) => (COST_ABOVE_LIMIT, "The cost can never pass the limit.", None),
             _ => ("about:blank", status.canonical_reason().unwrap_or_default(), None),
         };
+        let excess = match rejection.reason() {
+            Reason::TooCostly(error) => Excess::new(rejection, error),
+            _ => None,
+        };
         let detail = rejection.message();
-        Self { kind, title, status: status.as_u16(), detail, violated_policies }
+        Self { kind, title, status: status.as_u16(), detail, violated_policies, excess }
     }
 
     fn to_json(&self) -> String {
@@ -192,7 +216,8 @@ mod tests {
     fn text_round_trips_through_json() {
         let text = "a \"b\" \\ c\n\u{1} ä \u{1f30a} \u{7f}";
         let violated_policies = Some(vec![text]);
-        let problem = Problem { kind: text, title: text, status: 429, detail: text, violated_policies };
+        let problem =
+            Problem { kind: text, title: text, status: 429, detail: text, violated_policies, excess: None };
         let json: serde_json::Value = serde_json::from_str(&problem.to_json()).unwrap();
         for member in ["type", "title", "detail"] {
             assert_eq!(json[member], text, "{member}");
@@ -208,6 +233,7 @@ mod tests {
             status: 429,
             detail: "d",
             violated_policies: Some(vec!["a", "b"]),
+            excess: None,
         };
         assert_eq!(
             problem.to_json(),

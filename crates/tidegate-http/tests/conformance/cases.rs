@@ -186,7 +186,7 @@ pub(super) async fn closure_and_lookup_choose_the_tier(serve: Serve) {
     }
 }
 
-pub(super) async fn cost_is_charged_and_one_above_the_limit_is_a_413(serve: Serve) {
+pub(super) async fn cost_is_charged_and_one_above_the_limit_is_a_400_with_both(serve: Serve) {
     let gate = in_memory().gate("upload", Quota::fixed_window(10, HOUR));
     let layer = RateLimitLayer::new(gate, by_key());
     let layer = layer.cost(|parts| parts.uri.query().map_or(1, |query| query.parse().unwrap()));
@@ -196,7 +196,12 @@ pub(super) async fn cost_is_charged_and_one_above_the_limit_is_a_413(serve: Serv
     assert_eq!(world.get("/?4").await.status, 429);
     assert_eq!(world.get("/?3").await.status, 200);
     let never = world.get("/?11").await;
-    assert_eq!((never.status.as_u16(), never.header("retry-after")), (413, None));
+    assert_eq!((never.status.as_u16(), never.header("retry-after")), (400, None));
+    let problem: serde_json::Value = serde_json::from_str(&never.body).unwrap();
+    assert_eq!(
+        (&problem["policy"], &problem["cost"], &problem["limit"]),
+        (&"upload".into(), &11.into(), &10.into())
+    );
     assert_eq!(world.app.calls(), 3);
 }
 

@@ -75,16 +75,13 @@ async fn problem_names_exactly_the_exceeded_limits() {
 #[tokio::test]
 async fn other_rejections_say_what_to_do() {
     let gate = three_a_minute(&Limiter::in_memory(), "api");
-    let missing = Tested::new(RateLimitLayer::new(gate.clone(), by_key()));
-    let costly = Tested::new(RateLimitLayer::new(gate, Key::constant("")).cost(|_| 4));
+    let missing = Tested::new(RateLimitLayer::new(gate, by_key()));
     let failing = three_a_minute(&Limiter::stub(Stub::Fail), "api");
     let failing =
         Tested::new(RateLimitLayer::new(failing.on_failure(tidegate::OnFailure::Error), Key::constant("")));
-    for (tested, status, title, words) in [
-        (missing, 400, "Bad Request", "lacks"),
-        (costly, 413, "Payload Too Large", "Send a smaller request"),
-        (failing, 503, "Service Unavailable", "Try again"),
-    ] {
+    for (tested, status, title, words) in
+        [(missing, 400, "Bad Request", "lacks"), (failing, 503, "Service Unavailable", "Try again")]
+    {
         let reply = tested.send(Request::new(String::new())).await;
         assert_eq!(reply.status, status);
         let body: serde_json::Value = serde_json::from_str(&reply.body).unwrap();
@@ -93,6 +90,30 @@ async fn other_rejections_say_what_to_do() {
         assert_eq!(body.get("violated-policies"), None);
         assert_eq!(reply.header("cache-control"), Some("no-store"));
         assert_eq!(reply.header("retry-after").is_some(), status == 503);
+    }
+}
+
+#[tokio::test]
+async fn cost_above_a_limit_is_a_400_with_the_cost_and_the_limit_by_name() {
+    let limiter = Limiter::in_memory();
+    let gate = three_a_minute(&limiter, "api");
+    let other = GateRule::new(three_a_minute(&limiter, "other"), by_key());
+    let named = GateRule::new(gate.clone(), by_key()).name("tokens").cost(|_| 4);
+    for (layer, name) in [
+        (RateLimitLayer::of([other.cost(|_| 1), named]), "tokens"),
+        (RateLimitLayer::new(gate, by_key()).cost(|_| 4), "api"),
+    ] {
+        let reply = Tested::new(layer).get("a").await;
+        let body: serde_json::Value = serde_json::from_str(&reply.body).unwrap();
+        let expected = json!({
+            "type": "urn:tidegate:problem:cost-above-limit", "title": "The cost can never pass the limit.", "status": 400,
+            "detail": format!(
+                "This request costs 4, which the limit \"{name}\" of 3 never permits. Send a smaller request."
+            ),
+            "policy": name, "cost": 4, "limit": 3,
+        });
+        assert_eq!((reply.status.as_u16(), body), (400, expected));
+        assert_eq!((reply.header("retry-after"), reply.header("cache-control")), (None, Some("no-store")));
     }
 }
 

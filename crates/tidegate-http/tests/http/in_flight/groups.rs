@@ -95,7 +95,7 @@ async fn cost_of_a_rule_is_the_number_of_its_slots() {
         assert_eq!(held(&gate).await, 2);
         assert_eq!(Tested::new(cost(2)).get("a").await.status, StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(Tested::new(cost(1)).get("a").await.status, StatusCode::OK);
-        assert_eq!(Tested::new(cost(4)).get("a").await.status, StatusCode::PAYLOAD_TOO_LARGE);
+        assert_eq!(Tested::new(cost(4)).get("a").await.status, StatusCode::BAD_REQUEST);
         assert_eq!(Tested::new(cost(0)).get("a").await.header("ratelimit"), None, "the rule does not apply");
         drop(open);
         holds(&gate, 0, "all have ended").await;
