@@ -199,6 +199,17 @@ impl Check {
         Ok(all.binding().clone())
     }
 
+    /// Denies the check without making it, since its cost is above the limit: turns a peek of the key into the denial.
+    /// Counts it as a decision of the gate, and notifies the observer. For services that answer such a check as any denial,
+    /// because their clients do not know the limits.
+    ///
+    /// If the peek would admit, the [`retry_after`](Decision::retry_after) is the time until the limit is entirely available.
+    pub fn deny(&self, peeked: Decision) -> Decision {
+        let denied = peeked.into_denied();
+        self.pipeline.notify(&self.request, &denied);
+        denied
+    }
+
     /// Does the same as [`check`](Self::check), for a caller that keeps the check: to make it again, or to settle it
     /// as a [`Reservation`](crate::Reservation).
     ///

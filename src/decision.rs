@@ -126,9 +126,8 @@ impl Decision {
         }
     }
 
-    /// Turns a peek into the denial of a check that is not made, such as one whose cost is above the limit. If the peek
-    /// would admit, the [`retry_after`](Self::retry_after) of the denial is the time until the limit is entirely available.
-    pub fn into_denied(self) -> Self {
+    /// Turns a peek into the denial of a check that is not made: see [`Check::deny`](crate::Check::deny).
+    pub(crate) fn into_denied(self) -> Self {
         let retry_after_us = if self.allowed { self.reset_after_us } else { self.retry_after_us };
         Self { allowed: false, shadow: false, retry_after_us, ..self }
     }

@@ -65,7 +65,7 @@ impl Pipeline {
 
     /// Reports a decision and a denied key, also if only shadow mode admitted the check.
     #[inline]
-    pub(super) fn notify(&self, request: &Request<'_>, decision: &Decision) {
+    pub(crate) fn notify(&self, request: &Request<'_>, decision: &Decision) {
         self.notify_decided(request.gate.counters(), decision);
         if let (Some(observer), Ok(info)) = (&self.observer, request.gate.info())
             && (decision.shadow || !decision.allowed)

@@ -15,8 +15,7 @@ impl RulesLimiter {
     /// A request that a rule with `requests_per_unit: 0` denies also shows the states of its other limits, by peeks.
     ///
     /// A denial by its cost charges nothing, and shows the units that are left. In a domain with `charge: each`, the other
-    /// rules are charged, as beside any denial. The observer is notified of the
-    /// [error](tidegate::Observer::failed), not of a decision.
+    /// rules are charged, as beside any denial.
     ///
     /// # Errors
     ///
@@ -58,7 +57,7 @@ impl RulesLimiter {
     async fn decide_or_deny_each(&self, plan: &Plan<'_>) -> Result<(bool, Vec<Decision>), Error> {
         let decided = self.decide_each(plan.checks()).await;
         let decisions = plan.checks().iter().zip(decided).map(async |(check, decided)| match decided {
-            Err(error) if error.is_over_capacity() => Ok(peek(check).await?.into_denied()),
+            Err(error) if error.is_over_capacity() => Ok(check.check().deny(peek(check).await?)),
             decided => decided,
         });
         Ok((true, try_join_all(decisions).await?))
@@ -79,7 +78,7 @@ impl RulesLimiter {
             let switch = check.gate().name().and_then(|name| self.limiter().control().current_switch(name));
             // A switch decides regardless of the cost.
             if cost > decision.limit() && switch.is_none() {
-                *decision = decision.clone().into_denied();
+                *decision = check.check().deny(decision.clone());
             }
         }
         Ok((plan.charges_each(), decisions))

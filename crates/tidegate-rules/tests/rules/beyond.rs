@@ -1,10 +1,12 @@
 //! Settings that Envoy's format does not have, and the names of counts.
 
 use std::collections::HashSet;
+use std::fmt::Display;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate::{Limiter, ManualClock, OnFailure, Source, Stub};
+use tidegate::{Decision, Limiter, ManualClock, Observer, OnFailure, Source, Stub};
 use tidegate_rules::{Descriptor, RuleResult, Rules, RulesLimiter};
 
 use crate::support::fixture::builder_as_is;
@@ -63,6 +65,45 @@ async fn cost_is_charged_for_each_hit() {
     assert!(
         limits.check("d", &[Descriptor::from([("k", "v")]).hits(4)]).await.unwrap_err().is_over_capacity()
     );
+}
+
+/// Notes the decisions of gates, and the denied keys.
+#[derive(Clone, Default)]
+struct Decisions(Arc<Mutex<Vec<String>>>);
+
+impl Observer for Decisions {
+    fn decided(&self, decision: &Decision) {
+        let text =
+            format!("{} {}", decision.gate(), if decision.is_allowed() { "allowed" } else { "denied" });
+        self.0.lock().unwrap().push(text);
+    }
+
+    fn denied(&self, gate: &str, _: &dyn Display) {
+        self.0.lock().unwrap().push(format!("{gate} denied a key"));
+    }
+}
+
+#[tokio::test]
+async fn denial_of_more_units_than_the_limit_is_a_decision_of_its_gate() {
+    for (charge, other) in [("all", None), ("each", Some("d.other allowed"))] {
+        let observed = Decisions::default();
+        let limiter = Limiter::builder().in_memory().observer(observed.clone()).build().unwrap();
+        let rules = format!(
+            "{{ domain: d, charge: {charge}, descriptors: [{{ key: k, rate_limit: {{ unit: year, requests_per_unit: 3 }} }}, \
+             {{ key: other, rate_limit: {{ unit: year, requests_per_unit: 9 }} }}] }}"
+        );
+        let limits = Rules::parse("d.yaml", &rules).unwrap().bind(&limiter);
+        let costly = Descriptor::from([("k", "v")]).hits(4);
+        let denied = ["d.k denied", "d.k denied a key"];
+        for (descriptors, expected) in [
+            (vec![costly.clone()], denied.to_vec()),
+            (vec![Descriptor::from([("other", "v")]), costly], other.into_iter().chain(denied).collect()),
+        ] {
+            let decision = limits.check_or_deny("d", &descriptors).await.unwrap();
+            assert!(!decision.is_allowed());
+            assert_eq!(std::mem::take(&mut *observed.0.lock().unwrap()), expected, "{charge}");
+        }
+    }
 }
 
 #[tokio::test]
