@@ -12,6 +12,7 @@ use tonic_health::server::HealthReporter;
 use crate::grpc_errors::CountedErrors;
 use crate::metrics::ServiceMetrics;
 use crate::metrics::requests::GrpcRequests;
+use crate::origin;
 use crate::proto::DESCRIPTORS;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::{
     RateLimitService as Protocol, RateLimitServiceServer,
@@ -39,6 +40,10 @@ impl Protocol for GrpcService {
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
         let began = Instant::now();
+        // Over TLS, a script can send any bytes of HTTP/2 as a body.
+        if origin::is_sent_by_page(request.metadata().as_ref()) {
+            return Err(Status::permission_denied("pages in a browser cannot use this port"));
+        }
         let response = self.service.decide(request.get_ref()).await;
         if let (Some(requests), Ok(response)) = (&self.requests, &response) {
             requests.answered(response.overall_code().as_str_name(), began);

@@ -5,7 +5,10 @@ use std::pin::pin;
 use std::time::Duration;
 
 use axum::Router;
-use http::Request;
+use axum::extract::Request as AnyRequest;
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Response};
+use http::{Request, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
@@ -16,6 +19,7 @@ use tokio::time::sleep;
 
 use crate::body::READ_TIMEOUT;
 use crate::connections::{Bounded, Port, Stop};
+use crate::origin;
 
 /// The time in which connections get the responses to requests that were under way to them when the port closed.
 const LINGER: Duration = Duration::from_millis(100);
@@ -26,7 +30,15 @@ pub(crate) struct PeerAddr(pub(crate) SocketAddr);
 
 /// Serves connections until the server stops, then those that are in use.
 pub(crate) async fn serve(router: Router, port: Port) {
+    let router = router.layer(from_fn(require_host));
     port.serve(|stream, stop| exchange(router.clone(), stream, stop)).await;
+}
+
+async fn require_host(request: AnyRequest, next: Next) -> Response {
+    match origin::has_valid_host(request.version(), request.headers()) {
+        true => next.run(request).await,
+        false => (StatusCode::BAD_REQUEST, "send one `Host` header with a valid host\n").into_response(),
+    }
 }
 
 /// Serves the requests of a connection until its client closes it or the server stops.

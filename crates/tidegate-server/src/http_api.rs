@@ -17,14 +17,20 @@ use crate::http_state::HttpState;
 use crate::json;
 use crate::metrics::ServiceMetrics;
 use crate::metrics::requests::HttpRequests;
+use crate::origin;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use crate::readiness::Readiness;
 use crate::service_error::ServiceError;
 use crate::trace::{SpanHook, traced};
 use crate::v1::{self, Problem};
 
-/// Returns the routes of the port.
-pub(crate) fn router(api: HttpState, metrics: Option<ServiceMetrics>, hook: SpanHook) -> Router {
+/// Returns the routes of the port. `is_loopback`: only programs of this machine reach it.
+pub(crate) fn router(
+    api: HttpState,
+    is_loopback: bool,
+    metrics: Option<ServiceMetrics>,
+    hook: SpanHook,
+) -> Router {
     let readiness = api.readiness.clone();
     let router = Router::new()
         // All methods, as in Envoy's service.
@@ -36,6 +42,7 @@ pub(crate) fn router(api: HttpState, metrics: Option<ServiceMetrics>, hook: Span
         .method_not_allowed_fallback(async || Problem::method_not_allowed())
         .nest("/v1", v1::router())
         .with_state(api)
+        .layer(from_fn_with_state(is_loopback, refuse_pages))
         .layer(from_fn_with_state(readiness, close_while_stopping));
     let router = match metrics {
         Some(metrics) => router.layer(from_fn_with_state(Arc::new(HttpRequests::new(&metrics)), count)),
@@ -52,6 +59,21 @@ async fn close_while_stopping(State(readiness): State<Readiness>, request: Reque
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     response
+}
+
+/// Refuses requests that a page in a browser could have sent: it could charge units, and give them back. The port has no
+/// pages of its own. Safe methods pass, because a browser sends no body with them.
+///
+/// The names of a port that other machines reach are not known here.
+async fn refuse_pages(State(is_loopback): State<bool>, request: Request, next: Next) -> Response {
+    let (headers, can_charge) = (request.headers(), !request.method().is_safe());
+    if can_charge && origin::is_sent_by_page(headers) {
+        return Problem::sent_by_page().into_response();
+    }
+    if can_charge && is_loopback && !origin::is_known_host(headers, request.uri(), &[]) {
+        return Problem::unknown_host().into_response();
+    }
+    next.run(request).await
 }
 
 /// Counts a request by its route. The path of a client is no label: it could be any.

@@ -26,6 +26,7 @@ mod http_api;
 mod http_state;
 mod json;
 mod metrics;
+mod origin;
 mod permits;
 pub mod proto;
 mod random;

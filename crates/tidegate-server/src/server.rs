@@ -271,7 +271,8 @@ impl BoundServer {
         let permits = Arc::new(PermitTable::new(limiter.clone(), settings.max_permits));
         let api =
             HttpState { service: service.clone(), readiness: readiness.clone(), permits, max_message_bytes };
-        let router = http_api::router(api, metrics.clone(), settings.span_hook.clone());
+        let is_loopback = http_addr.ip().to_canonical().is_loopback();
+        let router = http_api::router(api, is_loopback, metrics.clone(), settings.span_hook.clone());
         let http = http1::serve(router, port("http", http, max_connections));
         let connections = GrpcPort {
             routes: traced(routes.prepare().into_axum_router(), settings.span_hook.clone()),

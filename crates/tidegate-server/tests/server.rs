@@ -15,6 +15,7 @@ mod fixture;
 mod grpc;
 mod json;
 mod malformed;
+mod pages;
 mod prometheus;
 mod raw;
 mod slow_clients;

@@ -14,7 +14,6 @@ mod guard;
 mod identity;
 mod login;
 mod next_page;
-mod origin;
 mod rejected_logins;
 mod rejection;
 mod secret;

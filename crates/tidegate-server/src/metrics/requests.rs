@@ -16,11 +16,12 @@ const MAX_STATUSES: usize = 64;
 
 /// The method of the protocol.
 const METHOD: &str = "ShouldRateLimit";
-/// The codes with which the method ends: those of its decisions, and those of messages that are late or too large.
-const CODES: [&str; 8] = [
+/// The codes with which the method ends: those of its decisions, and those of messages that are late, too large, or of a page.
+const CODES: [&str; 9] = [
     "OK",
     "OVER_LIMIT",
     "INVALID_ARGUMENT",
+    "PERMISSION_DENIED",
     "FAILED_PRECONDITION",
     "UNAVAILABLE",
     "INTERNAL",

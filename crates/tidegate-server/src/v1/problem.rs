@@ -27,6 +27,8 @@ const MALFORMED_BODY: Kind =
 const INVALID_REQUEST: Kind = ("invalid-request", StatusCode::BAD_REQUEST, "The request cannot be decided.");
 const COST_ABOVE_LIMIT: Kind =
     ("cost-above-limit", StatusCode::BAD_REQUEST, "The cost can never pass the limit.");
+const SENT_BY_PAGE: Kind =
+    ("sent-by-page", StatusCode::FORBIDDEN, "A page in a browser has sent the request.");
 const UNKNOWN_GATE: Kind = ("unknown-gate", StatusCode::NOT_FOUND, "The gate is not known.");
 const UNKNOWN_PERMIT: Kind = ("unknown-permit", StatusCode::NOT_FOUND, "The permit is not held.");
 const NO_SUCH_ENDPOINT: Kind = ("no-such-endpoint", StatusCode::NOT_FOUND, "The endpoint does not exist.");
@@ -36,6 +38,8 @@ const BODY_TIMEOUT: Kind = ("body-timeout", StatusCode::REQUEST_TIMEOUT, "The bo
 const BODY_TOO_LARGE: Kind = ("body-too-large", StatusCode::PAYLOAD_TOO_LARGE, "The body is too large.");
 const UNSUPPORTED_MEDIA_TYPE: Kind =
     ("unsupported-media-type", StatusCode::UNSUPPORTED_MEDIA_TYPE, "The body is not declared as JSON.");
+const UNKNOWN_HOST: Kind =
+    ("unknown-host", StatusCode::MISDIRECTED_REQUEST, "The request names another host than this machine.");
 const PERMIT_OF_ANOTHER_SERVER: Kind =
     ("permit-of-another-server", StatusCode::MISDIRECTED_REQUEST, "Another server holds the permit.");
 const TOO_MANY_PERMITS: Kind =
@@ -104,6 +108,24 @@ impl Problem {
 
     pub(crate) fn method_not_allowed() -> Self {
         Self::new(METHOD_NOT_ALLOWED, "use the method of the header Allow")
+    }
+
+    /// Returns the problem of a request that a page in a browser has sent.
+    pub(crate) fn sent_by_page() -> Self {
+        Self::new(
+            SENT_BY_PAGE,
+            "pages in a browser cannot use this port: send the request from a program, without the headers `Origin` and \
+             `Sec-Fetch-Site`; a proxy that passes on the headers of browsers must remove both",
+        )
+    }
+
+    /// Returns the problem of a `Host` that a page of another site could have chosen.
+    pub(crate) fn unknown_host() -> Self {
+        Self::new(
+            UNKNOWN_HOST,
+            "this port is on the loopback interface, where `Host` must be an address or `localhost`: send one of them, or \
+             let the port listen on another address",
+        )
     }
 
     pub(super) fn unsupported_media_type() -> Self {

@@ -6,4 +6,5 @@ mod driver;
 mod fleet;
 mod layout;
 mod operators;
+mod pages;
 mod screenshots;

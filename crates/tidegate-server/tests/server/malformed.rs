@@ -114,7 +114,8 @@ fn any_bytes_on_a_port_end_at_most_their_connection() {
     let runtime = Runtime::new().unwrap();
     let (mut runner, server) = runner(&runtime, RULES);
     let head =
-        b"POST /json HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
+        b"POST /json HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\ntransfer-encoding: chunked\r\n\r\n"
+            .to_vec();
     let frame = (any::<u8>(), any::<u8>(), 0_u32..9, vec(any::<u8>(), 0..40)).prop_map(
         |(kind, flags, stream, payload)| {
             let length = u32::try_from(payload.len()).unwrap().to_be_bytes();

@@ -102,7 +102,7 @@ async fn slow_clients_are_closed_in_time_and_hold_no_other_client() {
         longest
     });
 
-    let head = b"POST /json HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n";
+    let head = b"POST /json HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n";
     let livez = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n";
     clients.spawn(async move { ("HTTP, head", drip(http, b"", head).await) });
     clients.spawn(async move { ("HTTP, nothing", drip(http, b"", b"").await) });

@@ -2,7 +2,7 @@
 
 mod checks;
 mod examples;
-mod fixture;
+pub mod fixture;
 mod in_flight;
 mod invented_gates;
 mod malformed;

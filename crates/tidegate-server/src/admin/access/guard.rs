@@ -14,9 +14,9 @@ use super::caller::Caller;
 use super::control::Access;
 use super::cookie::session_id;
 use super::identity::Identity;
-use super::origin;
 use super::rejection::Rejection;
 use crate::http1::PeerAddr;
+use crate::origin;
 
 /// The header of the requests that an open page of the console repeats by itself: see `assets/console.js`.
 const POLL_HEADER: &str = "x-tidegate-poll";

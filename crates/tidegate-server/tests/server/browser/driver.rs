@@ -52,9 +52,15 @@ async fn send(client: &Client, method: Method, url: &str, body: Option<Value>) -
 
 impl Browser {
     pub async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    /// Starts a browser with further arguments.
+    pub async fn start_with(arguments: &[&str]) -> Self {
         let chromium = Chromium::start().unwrap();
+        let arguments = [&Chromium::ARGUMENTS, arguments].concat();
         let capabilities = json!({
-            "goog:chromeOptions": { "binary": chromium.program(), "args": Chromium::ARGUMENTS },
+            "goog:chromeOptions": { "binary": chromium.program(), "args": arguments },
             "goog:loggingPrefs": { "browser": "ALL" },
         });
         let body = json!({ "capabilities": { "alwaysMatch": capabilities } });
@@ -106,7 +112,11 @@ impl Browser {
     }
 
     pub async fn open(&self, console: &Console, path: &str) {
-        self.post("url", json!({ "url": console.url(path) })).await;
+        self.visit(&console.url(path)).await;
+    }
+
+    pub async fn visit(&self, url: &str) {
+        self.post("url", json!({ "url": url })).await;
     }
 
     pub async fn log_in(&self, console: &Console, token: &str) {

@@ -179,10 +179,10 @@ async fn slow_clients_are_cut_off() {
     let server = Running::start(in_memory(RULES)).await;
     for (sent, expected) in [
         (
-            "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{",
+            "POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{",
             "HTTP/1.1 408",
         ),
-        ("POST /v1/check HTTP/1.1\r\nhost: x\r\n", ""),
+        ("POST /v1/check HTTP/1.1\r\nhost: localhost\r\n", ""),
         ("", ""),
         // After a response.
         ("GET /livez HTTP/1.1\r\nhost: x\r\n\r\n", "HTTP/1.1 200"),

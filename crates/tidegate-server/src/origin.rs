@@ -1,21 +1,32 @@
-//! Whether a request comes from a page of this port.
+//! Whether a page in a browser has sent a request, and whether it is a page of this port.
 //!
 //! - A page of another site that has bound its own name to this port's address (DNS rebinding) sends that name in
 //!   `Host`. Only addresses, `localhost` and the configured names are accepted.
-//! - A form or script of another site sends that site in `Origin`, and `cross-site` in `Sec-Fetch-Site`.
+//! - A form or script of another site sends that site in `Origin`, and `cross-site` in `Sec-Fetch-Site`. A program that is
+//!   not a browser sends neither of the two headers.
 
 use std::net::IpAddr;
 
 use http::header::{HOST, HeaderMap, ORIGIN};
 use http::uri::Authority;
-use http::{Method, Uri};
+use http::{Method, Uri, Version};
+
+/// The header by which a browser tells the relation of a page to the address of its request.
+const FETCH_SITE: &str = "sec-fetch-site";
+
+/// Returns whether the request has the `Host` that RFC 9112 requires. Several lines are ambiguous: this program and a proxy
+/// could read different ones. An empty one is valid, and HTTP/1.0 needs none.
+pub(crate) fn has_valid_host(version: Version, headers: &HeaderMap) -> bool {
+    let mut lines = headers.get_all(HOST).iter();
+    match (lines.next(), lines.next()) {
+        (None, _) => version < Version::HTTP_11,
+        (Some(host), None) => host.is_empty() || authority(headers).is_some(),
+        (Some(_), Some(_)) => false,
+    }
+}
 
 /// Returns whether the request names this port by an address, `localhost` or one of these names.
-pub(super) fn is_known_host(headers: &HeaderMap, uri: &Uri, names: &[String]) -> bool {
-    // Several lines are ambiguous: this program and a proxy could read different ones.
-    if headers.get_all(HOST).iter().count() > 1 {
-        return false;
-    }
+pub(crate) fn is_known_host(headers: &HeaderMap, uri: &Uri, names: &[String]) -> bool {
     let host = authority(headers);
     // An absolute request target replaces `Host`, and is checked as well.
     host.as_ref().is_some_and(|host| is_known(host, names))
@@ -31,17 +42,22 @@ fn is_known(authority: &Authority, names: &[String]) -> bool {
 
 fn authority(headers: &HeaderMap) -> Option<Authority> {
     let authority: Authority = headers.get(HOST)?.to_str().ok()?.parse().ok()?;
-    // `user@host` is no host.
+    // `user@host` is not a host.
     (!authority.as_str().contains('@')).then_some(authority)
 }
 
+/// Returns whether a page has sent the request, for ports that have no pages. A browser adds `Origin` to each request that
+/// is not a GET or a HEAD.
+pub(crate) fn is_sent_by_page(headers: &HeaderMap) -> bool {
+    headers.contains_key(ORIGIN) || headers.contains_key(FETCH_SITE)
+}
+
 /// Returns whether the request cannot have been made by a page of another site. True for methods that change nothing.
-/// A program that is no browser sends neither of the two headers.
-pub(super) fn is_same_origin(method: &Method, headers: &HeaderMap, names: &[String]) -> bool {
+pub(crate) fn is_same_origin(method: &Method, headers: &HeaderMap, names: &[String]) -> bool {
     if method.is_safe() {
         return true;
     }
-    let is_fetched_here = match headers.get("sec-fetch-site") {
+    let is_fetched_here = match headers.get(FETCH_SITE) {
         None => true,
         Some(site) => site == "same-origin",
     };
@@ -108,8 +124,6 @@ mod tests {
             assert!(!is_known(host), "{host}");
         }
         assert!(!is_known_host(&HeaderMap::new(), &Uri::from_static("/"), &names));
-        let twice = headers(&[("host", "localhost"), ("host", "evil.example")]);
-        assert!(!is_known_host(&twice, &Uri::from_static("/"), &names));
         let absolute = Uri::from_static("http://evil.example/");
         assert!(!is_known_host(&headers(&[("host", "localhost")]), &absolute, &names));
     }
