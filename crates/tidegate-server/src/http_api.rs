@@ -21,6 +21,7 @@ use crate::origin;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use crate::readiness::Readiness;
 use crate::service_error::ServiceError;
+use crate::shortened::shortened;
 use crate::trace::{SpanHook, traced};
 use crate::v1::{self, Problem};
 
@@ -97,7 +98,7 @@ async fn decide(State(api): State<HttpState>, request: Request) -> Result<Respon
             response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
             response
         }
-        Err((status, message)) => (status, message + "\n").into_response(),
+        Err((status, message)) => (status, shortened(message) + "\n").into_response(),
     })
 }
 

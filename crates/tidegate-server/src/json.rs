@@ -1,10 +1,12 @@
 //! The messages in the JSON of Protocol Buffers, by their descriptors.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::LazyLock;
 
 use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage, Kind, MessageDescriptor};
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 use crate::proto;
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
@@ -54,17 +56,75 @@ fn with_hint(error: String) -> String {
     }
 }
 
+/// A JSON value in which no object has a field twice. Of several, the message would keep the last one, and a proxy before
+/// this service the first one. Both spellings of a name are one field.
+struct UniqueFields;
+
+impl<'de> Deserialize<'de> for UniqueFields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Self)
+    }
+}
+
+impl<'de> Visitor<'de> for UniqueFields {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_bool<E: Error>(self, _: bool) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_i64<E: Error>(self, _: i64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_u64<E: Error>(self, _: u64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_f64<E: Error>(self, _: f64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_str<E: Error>(self, _: &str) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self, A::Error> {
+        while items.next_element::<Self>()?.is_some() {}
+        Ok(self)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Self, A::Error> {
+        let mut names = BTreeSet::new();
+        while let Some((name, Self)) = fields.next_entry::<String, Self>()? {
+            if !names.insert(name.replace('_', "").to_ascii_lowercase()) {
+                return Err(A::Error::custom(format_args!("duplicate field `{name}`")));
+            }
+        }
+        Ok(self)
+    }
+}
+
 /// Parses a request. Names are accepted in both spellings, `hitsAddend` and `hits_addend`.
 ///
 /// # Errors
 ///
-/// The position and the cause, also for a field that the message does not have.
+/// The position and the cause, also for a field that the message does not have, and for one that is there twice.
 pub(crate) fn parse(text: &[u8]) -> Result<RateLimitRequest, String> {
     let mut json = serde_json::Deserializer::from_slice(text);
     let message = DynamicMessage::deserialize(DESCRIPTORS.request.clone(), &mut json);
     let message = message
         .and_then(|message| json.end().map(|()| message))
         .map_err(|error| with_hint(error.to_string()))?;
+    let UniqueFields = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     message.transcode_to().map_err(|error| error.to_string())
 }
 

@@ -39,6 +39,7 @@ mod server;
 mod server_error;
 mod service;
 mod service_error;
+mod shortened;
 mod similar_name;
 mod tls;
 mod trace;

@@ -6,6 +6,7 @@ use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use serde_json::json;
 
 use crate::console::error_page;
+use crate::shortened::shortened;
 
 /// An error with its status, and what to do about it.
 #[derive(Clone, Debug)]
@@ -16,7 +17,7 @@ pub(crate) struct Problem {
 
 impl Problem {
     pub(crate) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
-        Self { status, detail: detail.into() }
+        Self { status, detail: shortened(detail.into()) }
     }
 
     fn title(&self) -> &'static str {

@@ -7,7 +7,7 @@ use futures_util::future::{join_all, try_join_all};
 use tidegate::{Decision, Error};
 use tidegate_rules::{PlannedCheck, RulesDecision, RulesLimiter};
 
-use super::decided::Decided;
+use super::decided::{Decided, RulesRequest};
 use super::examples;
 use super::input::Input;
 use super::problem::Problem;
@@ -59,7 +59,10 @@ pub(super) async fn check_all(
     let CheckAllRequest { domain, descriptors, checks } = request;
     let rules = api.service.rules();
     match Subject::new(domain, descriptors, checks, "`checks`")? {
-        Subject::Rules(domain, descriptors) => by_rules(&api, &rules, &domain, &descriptors, false).await,
+        Subject::Rules(domain, descriptors) => {
+            let request = RulesRequest { rules: &rules, domain: &domain, descriptors: &descriptors };
+            by_rules(&api, request, false).await
+        }
         Subject::Checks(checks) => {
             let checks = GateChecks::new(&rules, &checks)?;
             let all = rules.limiter().check_all(checks.checks()).await?;
@@ -85,7 +88,10 @@ async fn decide(api: &HttpState, request: CheckRequest, is_peek: bool) -> Result
         (None, None) => None,
     };
     match Subject::new(domain, descriptors, check, "`gate` and `key`")? {
-        Subject::Rules(domain, descriptors) => by_rules(api, &rules, &domain, &descriptors, is_peek).await,
+        Subject::Rules(domain, descriptors) => {
+            let request = RulesRequest { rules: &rules, domain: &domain, descriptors: &descriptors };
+            by_rules(api, request, is_peek).await
+        }
         Subject::Checks(checks) => {
             let checks = GateChecks::new(&rules, &checks)?;
             let (gate, mut check) = checks.into_first();
@@ -98,18 +104,13 @@ async fn decide(api: &HttpState, request: CheckRequest, is_peek: bool) -> Result
     }
 }
 
-async fn by_rules(
-    api: &HttpState,
-    rules: &RulesLimiter,
-    domain: &str,
-    descriptors: &[RequestDescriptor],
-    is_peek: bool,
-) -> Result<Decided, Problem> {
+async fn by_rules(api: &HttpState, request: RulesRequest<'_>, is_peek: bool) -> Result<Decided, Problem> {
+    let RulesRequest { rules, domain, descriptors } = request;
     let decision = match is_peek {
         true => peek_rules(rules, domain, descriptors).await?,
         false => rules.check(domain, &subject::descriptors(descriptors)).await?,
     };
-    Ok(Decided::of_rules(&api.service, rules, descriptors, &decision))
+    Ok(Decided::of_rules(&api.service, request, &decision))
 }
 
 /// Peeks each rule on its own. So rules in flight can be among them, whose units a check could not hold.

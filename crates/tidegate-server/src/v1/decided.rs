@@ -10,7 +10,24 @@ use tidegate_rules::{Limit, RulesDecision, RulesLimiter};
 
 use super::request::RequestDescriptor;
 use super::response::DecisionResponse;
+use super::subject;
 use crate::service::RateLimitService;
+
+/// A request by rules.
+#[derive(Clone, Copy)]
+pub(super) struct RulesRequest<'r> {
+    pub(super) rules: &'r RulesLimiter,
+    pub(super) domain: &'r str,
+    pub(super) descriptors: &'r [RequestDescriptor],
+}
+
+impl RulesRequest<'_> {
+    fn response(&self, decision: &RulesDecision) -> DecisionResponse {
+        DecisionResponse::of_rules(decision, |at| {
+            subject::why_not(self.rules, self.domain, &self.descriptors[at])
+        })
+    }
+}
 
 /// A decided request.
 pub(super) struct Decided {
@@ -39,24 +56,24 @@ impl Decided {
 
     pub(super) fn of_rules(
         service: &RateLimitService,
-        rules: &RulesLimiter,
-        descriptors: &[RequestDescriptor],
+        request: RulesRequest<'_>,
         decision: &RulesDecision,
     ) -> Self {
-        let headers = binding_headers(service.response_headers(), rules, descriptors, decision);
-        Self::new(service, DecisionResponse::of_rules(decision), headers.unwrap_or_default())
+        let headers = binding_headers(service.response_headers(), request, decision);
+        Self::new(service, request.response(decision), headers.unwrap_or_default())
     }
 
     /// `binding`: the gate of the check that binds. The reservation denied the rules' checks as a group, which need not
     /// be a denial by the outcomes of the rules.
     pub(super) fn of_denied_group(
         service: &RateLimitService,
+        request: RulesRequest<'_>,
         decision: &RulesDecision,
         binding: &Gate,
         all: &AllDecision,
     ) -> Self {
         let headers = service.response_headers().of(binding, all.binding());
-        Self::new(service, DecisionResponse::of_rules(decision).denied_by(all), headers)
+        Self::new(service, request.response(decision).denied_by(all), headers)
     }
 
     /// Marks this as a peek, whose status is 200 whatever it shows.
@@ -68,8 +85,7 @@ impl Decided {
 /// Returns the headers that report the rule that binds, by the quota of the client's tier.
 fn binding_headers(
     headers: &Headers,
-    rules: &RulesLimiter,
-    descriptors: &[RequestDescriptor],
+    RulesRequest { rules, descriptors, .. }: RulesRequest<'_>,
     decision: &RulesDecision,
 ) -> Option<HeaderMap> {
     let binding = decision.binding()?;

@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::State;
 use tidegate::{Acquired, Permits};
 
-use super::decided::Decided;
+use super::decided::{Decided, RulesRequest};
 use super::examples;
 use super::input::Input;
 use super::problem::Problem;
@@ -50,7 +50,8 @@ pub(super) async fn acquire(
         Subject::Rules(domain, descriptors) => {
             let acquired = rules.acquire(&domain, &subject::descriptors(&descriptors)).await?;
             let (decision, permits) = parts(acquired);
-            (Decided::of_rules(&api.service, &rules, &descriptors, &decision), permits)
+            let request = RulesRequest { rules: &rules, domain: &domain, descriptors: &descriptors };
+            (Decided::of_rules(&api.service, request, &decision), permits)
         }
     };
     if decided.response.allowed {

@@ -3,6 +3,7 @@
 use axum::body::Bytes;
 use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, HeaderValue};
+use serde_json::{Value, json};
 use std::sync::LazyLock;
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::{ContentBuilder, Ref, ResponseBuilder};
@@ -51,6 +52,11 @@ const PROBLEMS: [(&str, &str); 9] = [
 )]
 struct Document;
 
+/// The values of `unit` and `algorithm` in a quota.
+const UNITS: &[&str] = &["second", "minute", "hour", "day", "week", "month", "year"];
+const ALGORITHMS: &[&str] =
+    &["fixed_window", "token_bucket", "leaky_bucket", "sliding_log", "sliding_counter"];
+
 /// Adds the problems to each endpoint that takes a request.
 struct Problems;
 
@@ -70,9 +76,46 @@ fn add_problems(operation: &mut Operation) {
     }
 }
 
+/// Adds what the types cannot express: which fields belong together, and the values of texts.
+fn add_forms(schemas: &mut Value) {
+    const RULES: &[&str] = &["domain", "descriptors"];
+    let mut add = |name: &str, forms: &[(&[&str], &[&str])]| {
+        let forms: Vec<Value> = forms.iter().map(|(fields, others)| form(fields, others)).collect();
+        schemas[name]["oneOf"] = json!(forms);
+    };
+    add(
+        "CheckRequest",
+        &[(RULES, &["gate", "key", "cost", "max_delay_us", "quota"]), (&["gate", "key"], RULES)],
+    );
+    for name in ["CheckAllRequest", "ReserveRequest", "AcquireRequest"] {
+        add(name, &[(RULES, &["checks"]), (&["checks"], RULES)]);
+    }
+    add(
+        "QuotaSpec",
+        &[
+            (&["requests_per_unit", "unit"], &["every", "zone", "in_flight"]),
+            (&["requests_per_unit", "every"], &["unit", "in_flight"]),
+            (&["in_flight"], &["requests_per_unit", "unit", "every", "zone", "algorithm", "burst"]),
+        ],
+    );
+    for (field, choices) in [("unit", UNITS), ("algorithm", ALGORITHMS)] {
+        let choices = choices.iter().map(|choice| json!(choice)).chain([Value::Null]);
+        schemas["QuotaSpec"]["properties"][field]["enum"] = choices.collect();
+    }
+}
+
+/// Returns a form of a request that has these fields, and none of the others. A field that is `null` is absent.
+fn form(fields: &[&str], others: &[&str]) -> Value {
+    let present = fields.iter().map(|field| ((*field).to_owned(), json!({ "not": { "type": "null" } })));
+    let absent = others.iter().map(|field| ((*field).to_owned(), json!({ "type": "null" })));
+    json!({ "required": fields, "properties": present.chain(absent).collect::<serde_json::Map<_, _>>() })
+}
+
 static TEXT: LazyLock<Bytes> = LazyLock::new(|| {
     // Its types always serialize.
-    Document::openapi().to_json().unwrap_or_default().into()
+    let mut document = serde_json::to_value(Document::openapi()).unwrap_or_default();
+    add_forms(&mut document["components"]["schemas"]);
+    document.to_string().into()
 });
 
 /// Returns this document.

@@ -12,12 +12,10 @@ use utoipa::ToSchema;
 use super::wording::in_terms_of_the_api;
 use crate::body::BodyError;
 use crate::permits::NoPermit;
+use crate::shortened::shortened;
 
 /// The beginning of all types of problems.
 const TYPE_PREFIX: &str = "urn:tidegate:problem:";
-
-/// The maximum number of characters of a text. It can quote the request.
-const MAX_CHARS: usize = 1_000;
 
 /// A kind of problem: the end of its type, its status and its title. Types are stable.
 type Kind = (&'static str, StatusCode, &'static str);
@@ -57,6 +55,7 @@ pub(crate) struct Problem {
     kind: Kind,
     detail: Cow<'static, str>,
     gate: Option<String>,
+    cost_and_limit: Option<(u64, u64)>,
 }
 
 /// A problem document of RFC 9457.
@@ -74,11 +73,17 @@ pub(super) struct ProblemBody {
     /// The gate, if the problem is about one.
     #[serde(skip_serializing_if = "Option::is_none")]
     gate: Option<String>,
+    /// The units that the check consumes, if they are above the limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost: Option<u64>,
+    /// The gate's limit, which is below the cost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<u64>,
 }
 
 impl Problem {
     fn new(kind: Kind, detail: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, detail: detail.into(), gate: None }
+        Self { kind, detail: detail.into(), gate: None, cost_and_limit: None }
     }
 
     pub(super) fn malformed(detail: String) -> Self {
@@ -158,7 +163,8 @@ impl From<Error> for Problem {
             INTERNAL
         };
         let detail = in_terms_of_the_api(error.to_string());
-        Self { gate: error.gate().map(str::to_owned), ..Self::new(kind, detail) }
+        let (gate, cost_and_limit) = (error.gate().map(str::to_owned), error.cost_and_limit());
+        Self { gate, cost_and_limit, ..Self::new(kind, detail) }
     }
 }
 
@@ -192,14 +198,6 @@ impl From<NoPermit> for Problem {
     }
 }
 
-fn shortened(mut text: String) -> String {
-    if let Some((end, _)) = text.char_indices().nth(MAX_CHARS) {
-        text.truncate(end);
-        text.push('…');
-    }
-    text
-}
-
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let retry_after_s = self.retries_after_s();
@@ -210,6 +208,8 @@ impl IntoResponse for Problem {
             status: status.as_u16(),
             detail: shortened(self.detail.into_owned()),
             gate: self.gate.map(shortened),
+            cost: self.cost_and_limit.map(|(cost, _)| cost),
+            limit: self.cost_and_limit.map(|(_, limit)| limit),
         };
         // Strings and numbers always serialize.
         let body = serde_json::to_string(&body).unwrap_or_default();

@@ -9,10 +9,13 @@ use utoipa::ToSchema;
 #[serde(deny_unknown_fields)]
 pub(super) struct CheckRequest {
     /// The domain of the rules that decide.
+    #[schema(min_length = 1)]
     pub(super) domain: Option<String>,
     /// The properties of the request that the rules match, 1 to 100.
+    #[schema(min_items = 1, max_items = 100)]
     pub(super) descriptors: Option<Vec<RequestDescriptor>>,
     /// The name of a gate: of a rule, or any other together with `quota`.
+    #[schema(pattern = "^[a-z0-9_.-]{1,64}$")]
     pub(super) gate: Option<String>,
     /// The key to limit, such as a user or an address. It can be empty.
     pub(super) key: Option<String>,
@@ -29,10 +32,13 @@ pub(super) struct CheckRequest {
 #[serde(deny_unknown_fields)]
 pub(super) struct CheckAllRequest {
     /// The domain of the rules that decide.
+    #[schema(min_length = 1)]
     pub(super) domain: Option<String>,
     /// The properties of the request that the rules match, 1 to 100.
+    #[schema(min_items = 1, max_items = 100)]
     pub(super) descriptors: Option<Vec<RequestDescriptor>>,
     /// The checks, 1 to 100.
+    #[schema(min_items = 1, max_items = 100)]
     pub(super) checks: Option<Vec<GateCheck>>,
 }
 
@@ -42,10 +48,13 @@ pub(super) struct CheckAllRequest {
 #[serde(deny_unknown_fields)]
 pub(super) struct ReserveRequest {
     /// The domain of the rules that decide.
+    #[schema(min_length = 1)]
     pub(super) domain: Option<String>,
     /// The properties of the request that the rules match, 1 to 100.
+    #[schema(min_items = 1, max_items = 100)]
     pub(super) descriptors: Option<Vec<RequestDescriptor>>,
     /// The checks, 1 to 100.
+    #[schema(min_items = 1, max_items = 100)]
     pub(super) checks: Option<Vec<GateCheck>>,
     /// After which time a hold that was not settled ends: 1,000 (1 s) to 86,400,000 (24 h).
     #[schema(default = 60_000, minimum = 1_000, maximum = 86_400_000)]
@@ -72,6 +81,7 @@ pub(super) enum AtEnd {
 #[serde(deny_unknown_fields)]
 pub(super) struct CommitRequest {
     /// The token of the reservation.
+    #[schema(pattern = "^[A-Za-z0-9_-]+$")]
     pub(super) token: String,
     /// The actual units of each hold of the reservation, in the order of its `holds`.
     pub(super) actuals: Vec<u64>,
@@ -82,6 +92,7 @@ pub(super) struct CommitRequest {
 #[serde(deny_unknown_fields)]
 pub(super) struct CancelRequest {
     /// The token of the reservation.
+    #[schema(pattern = "^[A-Za-z0-9_-]+$")]
     pub(super) token: String,
 }
 
@@ -91,10 +102,13 @@ pub(super) struct CancelRequest {
 #[serde(deny_unknown_fields)]
 pub(super) struct AcquireRequest {
     /// The domain of the rules that decide.
+    #[schema(min_length = 1)]
     pub(super) domain: Option<String>,
     /// The properties of the request that the rules match, 1 to 100.
+    #[schema(min_items = 1, max_items = 100)]
     pub(super) descriptors: Option<Vec<RequestDescriptor>>,
     /// The checks, 1 to 100.
+    #[schema(min_items = 1, max_items = 100)]
     pub(super) checks: Option<Vec<GateCheck>>,
     /// After which time the permit is released automatically: 1 to 3,600,000 (1 h). Choose the longest time of the work: the
     /// units of a client that is lost are in use until then.
@@ -143,6 +157,7 @@ pub(super) struct RequestEntry {
 #[serde(deny_unknown_fields)]
 pub(super) struct GateCheck {
     /// The name of a gate: of a rule, or any other together with `quota`.
+    #[schema(pattern = "^[a-z0-9_.-]{1,64}$")]
     pub(super) gate: String,
     /// The key to limit, such as a user or an address. It can be empty.
     pub(super) key: String,
@@ -158,6 +173,7 @@ pub(super) struct GateCheck {
 #[serde(deny_unknown_fields)]
 pub(super) struct QuotaSpec {
     /// The units that a window admits; of a bucket, those of the refill.
+    #[schema(minimum = 1)]
     #[serde(skip_serializing_if = "Option::is_none")]
     requests_per_unit: Option<u64>,
     /// The window: `second`, `minute`, `hour`, `day`, `week`, `month` (30 days) or `year` (365 days).
@@ -173,9 +189,11 @@ pub(super) struct QuotaSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     algorithm: Option<String>,
     /// The capacity of a token bucket, or the queue length of a leaky bucket; by default `requests_per_unit`.
+    #[schema(minimum = 1)]
     #[serde(skip_serializing_if = "Option::is_none")]
     burst: Option<u64>,
     /// Units in use at the same time, instead of a rate, for `/v1/acquire`.
+    #[schema(minimum = 1)]
     #[serde(skip_serializing_if = "Option::is_none")]
     in_flight: Option<u64>,
 }

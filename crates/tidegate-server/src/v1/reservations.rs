@@ -9,7 +9,7 @@ use axum::extract::State;
 use tidegate::{AllDecision, Check, Gate, Limiter, Reserved, Token};
 use tidegate_rules::{Plan, PlannedCheck, RulesDecision};
 
-use super::decided::Decided;
+use super::decided::{Decided, RulesRequest};
 use super::examples;
 use super::input::Input;
 use super::problem::Problem;
@@ -62,6 +62,7 @@ pub(super) async fn reserve(
             Ok(with_token(decided, reserved.token(), &units))
         }
         Subject::Rules(domain, descriptors) => {
+            let request = RulesRequest { rules: &rules, domain: &domain, descriptors: &descriptors };
             let read = subject::descriptors(&descriptors);
             let plan = rules.plan(&domain, &read);
             ensure_no_quota_mode(&plan)?;
@@ -70,7 +71,7 @@ pub(super) async fn reserve(
             if planned.is_empty() || plan.static_denials().next().is_some() {
                 let is_denied = plan.static_denials().next().is_some();
                 let decision = plan.decision(!is_denied, [], []);
-                let decided = Decided::of_rules(&api.service, &rules, &descriptors, &decision);
+                let decided = Decided::of_rules(&api.service, request, &decision);
                 return Ok(with_token(decided, None, &[]));
             }
             let gates: Vec<Gate> = holds(&plan).map(|check| check.gate().clone()).collect();
@@ -79,8 +80,14 @@ pub(super) async fn reserve(
             let all = reserved.decision();
             let decision = decision(plan, all);
             let decided = match all.is_allowed() {
-                true => Decided::of_rules(&api.service, &rules, &descriptors, &decision),
-                false => Decided::of_denied_group(&api.service, &decision, &gates[all.binding_index()], all),
+                true => Decided::of_rules(&api.service, request, &decision),
+                false => Decided::of_denied_group(
+                    &api.service,
+                    request,
+                    &decision,
+                    &gates[all.binding_index()],
+                    all,
+                ),
             };
             Ok(with_token(decided, reserved.token(), &units))
         }

@@ -8,6 +8,11 @@ use tidegate::{AllDecision, Decision, Settlement, Token};
 use tidegate_rules::{RuleOutcome, RuleResult, RulesDecision};
 use utoipa::ToSchema;
 
+use crate::shortened::shortened;
+
+/// The maximum number of descriptors of a request whose outcome has a hint.
+const MAX_HINTS: usize = 8;
+
 /// The decision on a request. Times are whole microseconds from the moment of the decision.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct DecisionResponse {
@@ -75,15 +80,20 @@ pub(super) struct CheckOutcome {
     /// The decision of the rule's `candidate`, which denies nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     candidate: Option<DecisionBody>,
+    /// Why no rule matches, with the names that are probably meant: of the first descriptors for which that holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<String>,
 }
 
 /// How a check or descriptor was decided.
-#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 enum OutcomeKind {
     /// A gate decided.
     Decided,
-    /// No rule matches the descriptor, which passes.
+    /// No rule file has the domain, so no rule matches, and the descriptor passes.
+    NoDomain,
+    /// No rule of the domain matches the descriptor, which passes.
     NoRule,
     /// The rule admits everything.
     Unlimited,
@@ -163,14 +173,26 @@ impl DecisionResponse {
         }
     }
 
-    pub(super) fn of_rules(decision: &RulesDecision) -> Self {
+    /// `why_not`: why no rule matches the descriptor at an index.
+    pub(super) fn of_rules(decision: &RulesDecision, why_not: impl Fn(usize) -> String) -> Self {
         let binding = decision.binding().and_then(RuleOutcome::decision);
+        let mut outcomes: Vec<_> = decision.outcomes().iter().map(CheckOutcome::of_rule).collect();
+        let unmatched = outcomes.iter_mut().enumerate().filter(|(_, it)| it.outcome == OutcomeKind::NoRule);
+        for (number, (at, outcome)) in unmatched.enumerate() {
+            // Without the domain, all have the same reason.
+            let (kind, hints) = match decision.is_domain_known() {
+                true => (OutcomeKind::NoRule, MAX_HINTS),
+                false => (OutcomeKind::NoDomain, 1),
+            };
+            outcome.outcome = kind;
+            outcome.hint = (number < hints).then(|| shortened(why_not(at)));
+        }
         Self {
             allowed: decision.is_allowed(),
             retry_after_us: wait_us(decision.is_allowed(), decision.retry_after()),
             delay_us: us(decision.delay()),
             decision: binding.map(DecisionBody::new),
-            outcomes: decision.outcomes().iter().map(CheckOutcome::of_rule).collect(),
+            outcomes,
             metadata: decision.metadata(),
             reservation: None,
             permit: None,
@@ -209,7 +231,7 @@ impl DecisionBody {
 impl CheckOutcome {
     fn of_gate(decision: &Decision) -> Self {
         let decision = Some(DecisionBody::new(decision));
-        Self { outcome: OutcomeKind::Decided, rule: None, decision, candidate: None }
+        Self { outcome: OutcomeKind::Decided, rule: None, decision, candidate: None, hint: None }
     }
 
     fn of_rule(outcome: &RuleOutcome) -> Self {
@@ -226,6 +248,7 @@ impl CheckOutcome {
             rule: outcome.rule().map(|rule| rule.path().to_owned()),
             decision: outcome.decision().map(DecisionBody::new),
             candidate: outcome.candidate().map(DecisionBody::new),
+            hint: None,
         }
     }
 }

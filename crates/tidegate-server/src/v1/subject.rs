@@ -1,7 +1,7 @@
 //! What a request asks about: descriptors of rules, or keys of gates.
 
 use tidegate::{Check, Gate, Quota};
-use tidegate_rules::{Descriptor, RulesLimiter};
+use tidegate_rules::{Descriptor, Explanation, RulesLimiter};
 
 use super::problem::Problem;
 use super::request::{GateCheck, RequestDescriptor};
@@ -10,8 +10,8 @@ use crate::similar_name::closest;
 /// The maximum number of descriptors or checks of a request. All are one atomic step in Redis, which serves no other
 /// client meanwhile.
 const MAX_CHECKS: usize = 100;
-/// The maximum number of gates among which a similar name is searched.
-const MAX_COMPARED_GATES: usize = 1_000;
+/// The maximum number of rules among which a similar name is searched.
+const MAX_COMPARED_RULES: usize = 1_000;
 
 /// What a request asks about.
 pub(super) enum Subject {
@@ -65,16 +65,26 @@ fn ensure_count(what: &str, count: usize) -> Result<(), Problem> {
 
 /// Returns the descriptors, as rules match them.
 pub(super) fn descriptors(descriptors: &[RequestDescriptor]) -> Vec<Descriptor<'_>> {
-    let read = descriptors.iter().map(|descriptor| {
-        let entries = descriptor.entries.iter();
-        let read = entries.fold(Descriptor::new(), |read, entry| read.entry(&entry.key, &entry.value));
-        let read = read.hits(descriptor.hits.unwrap_or(1));
-        match &descriptor.tier {
-            Some(tier) => read.tier(&**tier),
-            None => read,
-        }
-    });
-    read.collect()
+    descriptors.iter().map(read).collect()
+}
+
+fn read(descriptor: &RequestDescriptor) -> Descriptor<'_> {
+    let entries = descriptor.entries.iter();
+    let read = entries.fold(Descriptor::new(), |read, entry| read.entry(&entry.key, &entry.value));
+    let read = read.hits(descriptor.hits.unwrap_or(1));
+    match &descriptor.tier {
+        Some(tier) => read.tier(&**tier),
+        None => read,
+    }
+}
+
+/// Returns why no rule matches the descriptor.
+pub(super) fn why_not(rules: &RulesLimiter, domain: &str, descriptor: &RequestDescriptor) -> String {
+    let rules = rules.rules();
+    let has_few_rules = rules.iter().nth(MAX_COMPARED_RULES).is_none();
+    let explanation = has_few_rules.then(|| rules.explain(domain, &read(descriptor)));
+    let why_not = explanation.as_ref().and_then(Explanation::why_not);
+    why_not.unwrap_or("no rule matches: `tidegate rules explain` shows why").to_owned()
 }
 
 /// The checks of gates, each with its gate.
@@ -125,7 +135,7 @@ fn gate(rules: &RulesLimiter, check: &GateCheck) -> Result<Gate, Problem> {
 
 fn unknown(rules: &RulesLimiter, name: &str) -> Problem {
     let known: Vec<String> =
-        rules.rules().iter().take(MAX_COMPARED_GATES).map(|rule| rule.gate_name()).collect();
+        rules.rules().iter().take(MAX_COMPARED_RULES).map(|rule| rule.gate_name()).collect();
     let near = closest(name, known.iter().map(String::as_str));
     let near = near.map_or_else(|| ".".to_owned(), |near| format!("; did you mean `{near}`?"));
     let is_valid = rules.limiter().try_gate(name, Quota::in_flight(1));

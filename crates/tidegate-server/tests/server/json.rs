@@ -96,6 +96,44 @@ async fn misspelled_field_gets_the_name_that_is_meant() {
 }
 
 #[tokio::test]
+async fn field_that_occurs_twice_is_a_mistake() {
+    let server = Running::start(in_memory(RULES)).await;
+    let entry = r#""entries":[{"key":"user","value":"ada"}]"#;
+    for (body, name) in [
+        (format!(r#"{{"domain":"other","domain":"d","descriptors":[{{{entry}}}]}}"#), "domain"),
+        (format!(r#"{{"domain":"d","descriptors":[],"descriptors":[{{{entry}}}]}}"#), "descriptors"),
+        (
+            format!(r#"{{"domain":"d","hitsAddend":9,"hits_addend":1,"descriptors":[{{{entry}}}]}}"#),
+            "hits_addend",
+        ),
+        (format!(r#"{{"domain":"d","descriptors":[{{{entry},{entry}}}]}}"#), "entries"),
+        (
+            r#"{"domain":"d","descriptors":[{"entries":[{"key":"user","value":"ada","value":"bob"}]}]}"#
+                .to_owned(),
+            "value",
+        ),
+    ] {
+        let (status, text) = post(&server, body.clone()).await;
+        assert_eq!(
+            (status, text.contains(&format!("duplicate field `{name}`"))),
+            (400, true),
+            "{body}: {text}"
+        );
+    }
+    assert_eq!(post(&server, user("ada").to_string()).await.0, 200);
+    assert_eq!(post(&server, user("ada").to_string()).await.0, 200, "no mistake was charged");
+}
+
+#[tokio::test]
+async fn error_does_not_repeat_a_long_request() {
+    let server = Running::of(Server::new(in_memory(RULES)).max_message_bytes(1 << 20)).await;
+    for body in [json!({ "x".repeat(900_000): 1 }), json!({ "domain": ["x".repeat(900_000)] })] {
+        let (status, text) = post(&server, body.to_string()).await;
+        assert_eq!((status, text.len() < 5_000), (400, true), "{} bytes", text.len());
+    }
+}
+
+#[tokio::test]
 async fn unknown_path_gets_a_problem_that_names_the_routes() {
     let server = Running::start(in_memory(RULES)).await;
     for path in ["/", "/other", "/health"] {

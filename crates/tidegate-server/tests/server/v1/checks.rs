@@ -46,6 +46,42 @@ async fn decision_has_all_fields_and_the_same_shape_everywhere() {
 }
 
 #[tokio::test]
+async fn request_that_no_rule_limits_says_why() {
+    let server = Running::start(in_memory(RULES)).await;
+    let root = || json!({ "key": "user", "value": "root" });
+    let usr = || json!({ "key": "usr", "value": "ada" });
+    let of = |domain: &str, entries: &[Value]| {
+        let descriptors: Vec<Value> = entries.iter().map(|entry| json!({ "entries": [entry] })).collect();
+        json!({ "domain": domain, "descriptors": descriptors })
+    };
+    let key = "no match for the key `usr`; available: `held`, `none`, `plan`, `tried`, `user`; did you mean `user`?";
+    let domain = "no file has the domain `elsewhere`; available: `d`";
+    for (body, expected) in [
+        (of("elsewhere", &[root(), usr()]), [("no_domain", Some(domain)), ("no_domain", None)]),
+        (of("d", &[usr(), usr()]), [("no_rule", Some(key)), ("no_rule", Some(key))]),
+        (of("d", &[root(), usr()]), [("unlimited", None), ("no_rule", Some(key))]),
+    ] {
+        for endpoint in ["check", "peek", "check_all", "reserve", "acquire"] {
+            let reply = post(&server, endpoint, &body).await;
+            assert_eq!((reply.status, &reply.body["allowed"]), (200, &json!(true)), "{endpoint}: {reply:?}");
+            let outcomes = reply.body["outcomes"].as_array().unwrap().iter();
+            let found: Vec<_> = outcomes
+                .map(|outcome| (outcome["outcome"].as_str().unwrap(), outcome["hint"].as_str()))
+                .collect();
+            assert_eq!(found, expected, "{endpoint} {body}");
+        }
+    }
+    let many = of("d", &vec![usr(); 100]);
+    let reply = post(&server, "check", &many).await;
+    let hints = reply.body["outcomes"].as_array().unwrap().iter().filter(|it| it.get("hint").is_some());
+    assert_eq!(hints.count(), 8, "the first ones suffice");
+    let long = of("d", &[json!({ "key": "k".repeat(50_000), "value": "" })]);
+    let hint = &post(&server, "check", &long).await.body["outcomes"][0]["hint"];
+    assert!(hint.as_str().unwrap().len() < 2_000);
+    assert!(server.stop().await);
+}
+
+#[tokio::test]
 async fn status_follows_the_decision() {
     let server = Running::start(in_memory(RULES)).await;
     let mut with_cost = by_gate("d.user", "cost");

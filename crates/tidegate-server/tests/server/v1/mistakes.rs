@@ -139,6 +139,32 @@ async fn mistakes_are_problems_that_say_what_to_do() {
 }
 
 #[tokio::test]
+async fn cost_above_the_limit_is_told_with_both_numbers_by_name() {
+    let server = Running::start(in_memory(RULES)).await;
+    let mut of_hits = by_rules("user", "ada");
+    of_hits["descriptors"][0]["hits"] = 7.into();
+    let mut of_cost = by_gate("d.user", "ada");
+    of_cost["cost"] = 7.into();
+    for (endpoint, body) in [
+        ("check", of_cost.clone()),
+        ("check", of_hits.clone()),
+        ("check_all", json!({ "checks": [by_gate("d.user", "bob"), of_cost] })),
+        ("reserve", of_hits),
+    ] {
+        let reply = post(&server, endpoint, &body).await;
+        assert_eq!(
+            (reply.status, reply.problem()),
+            (400, "cost-above-limit"),
+            "{endpoint} {body}: {reply:?}"
+        );
+        let numbers = ["gate", "cost", "limit"].map(|name| &reply.body[name]);
+        assert_eq!(numbers, [&json!("d.user"), &json!(7), &json!(2)], "{endpoint} {body}");
+    }
+    assert!(post(&server, "check", &by_gate("d.usr", "ada")).await.body.get("cost").is_none());
+    assert!(server.stop().await);
+}
+
+#[tokio::test]
 async fn method_type_and_size_are_checked() {
     let server = Running::of(Server::new(in_memory(RULES)).max_message_bytes(200)).await;
     let url = server.url("/v1/check");
