@@ -210,6 +210,25 @@ fn redis_urls_that_cannot_be_encrypted_are_errors_without_their_passwords() {
 }
 
 #[test]
+fn several_addresses_of_a_single_redis_are_an_error() {
+    let runtime = Runtime::new("several");
+    for url in ["a:1,b:2", "a,b", "redis://:Quagga,1@a:1,b:2"] {
+        for socket_type in ["tcp", "unix"] {
+            let ran = check(&runtime, &[("REDIS_SOCKET_TYPE", socket_type), ("REDIS_URL", url)]);
+            ran.assert(
+                2,
+                &["REDIS_URL has several addresses, and REDIS_TYPE is SINGLE", "CLUSTER or SENTINEL"],
+            );
+            assert!(!format!("{ran:?}").contains("Quagga"), "{ran:?}");
+        }
+    }
+    // A path, and a password.
+    for url in ["/run/a,b.sock", "redis://:a,b@h:1"] {
+        check(&runtime, &[("REDIS_URL", url)]).assert(0, &[]);
+    }
+}
+
+#[test]
 fn passwords_of_redis_are_not_printed() {
     let runtime = Runtime::new("passwords");
     let tcp = [("REDIS_SOCKET_TYPE", "tcp"), ("REDIS_URL", "10.0.0.1:6379")];

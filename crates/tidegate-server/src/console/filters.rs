@@ -13,7 +13,7 @@ pub(super) fn visible<T: fmt::Display>(text: T, _: &dyn Values) -> Result<String
     Ok(admin::visible(&text.to_string()).into_owned())
 }
 
-/// Formats a count with thin spaces between groups of three digits: `12 345`.
+/// Formats a count with commas between groups of three digits: `12,345`.
 #[askama::filter_fn]
 pub(super) fn count<T: fmt::Display>(number: T, _: &dyn Values) -> Result<String> {
     Ok(super::words::grouped(&number.to_string()))

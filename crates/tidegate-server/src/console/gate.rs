@@ -57,7 +57,7 @@ impl GatePage {
         let figures = hour.ok().and_then(|hour| Some((hour, hour.gates.get(name)?)));
         let of_gate = overrides.iter().filter(|entry| super::gates::gate_of(entry) == Some(name));
         let rows: Vec<OverrideRow> = of_gate.filter_map(|entry| OverrideRow::new(entry, log)).collect();
-        let title = format!("Gate {name}");
+        let title = format!("Gate {}", tidegate::admin::visible(name));
         Self {
             frame: Frame { title, tab: Some(Tab::Gates), ..frame },
             name: name.to_owned(),

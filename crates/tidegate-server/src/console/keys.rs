@@ -89,7 +89,7 @@ impl Lists {
         let progress = match (ranked.last_round, ranked.keys_read) {
             (Some(keys), _) => format!("{} read.", counted_keys(keys)),
             (None, read) => {
-                format!("{} read so far: each refresh reads 10\u{2009}000 more.", counted_keys(read))
+                format!("{} read so far: each refresh reads 10,000 more.", counted_keys(read))
             }
         };
         let summary = match denied.len() {

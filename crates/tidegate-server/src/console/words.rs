@@ -99,7 +99,7 @@ fn per(window: Duration) -> String {
     }
 }
 
-/// Groups the digits of a whole number by thin spaces. Returns other text unchanged.
+/// Groups the digits of a whole number by commas: `12,345`. Returns other text unchanged.
 pub(super) fn grouped(number: &str) -> String {
     if number.len() < 5 || !number.bytes().all(|byte| byte.is_ascii_digit()) {
         return number.to_owned();
@@ -107,14 +107,14 @@ pub(super) fn grouped(number: &str) -> String {
     let mut out = String::with_capacity(number.len() * 2);
     for (index, digit) in number.chars().enumerate() {
         if index > 0 && (number.len() - index).is_multiple_of(3) {
-            out.push('\u{2009}');
+            out.push(',');
         }
         out.push(digit);
     }
     out
 }
 
-/// Formats a rate per second: `0`, `0.4`, `12.5`, `1 200`.
+/// Formats a rate per second: `0`, `0.4`, `12.5`, `12,345`.
 pub(super) fn per_second(rate: f64) -> String {
     match rate {
         rate if rate <= 0.0 => "0".to_owned(),
@@ -194,7 +194,7 @@ mod tests {
         for (given, expected) in [
             (Quota::token_bucket(5, Rate::per_minute(5)), "5 at once, refilled 5/min"),
             (Quota::leaky_bucket(10, Rate::per_second(2)), "a queue of 10, drained 2/s"),
-            (Quota::fixed_window(12_000, minute), "12\u{2009}000 per minute"),
+            (Quota::fixed_window(12_000, minute), "12,000 per minute"),
             (Quota::fixed_window(3, minute).aligned_to_clock(), "3 per minute by the clock"),
             (Quota::sliding_log(3, Duration::from_secs(90)), "3 per 1m 30s, sliding"),
             (Quota::sliding_counter(3, Duration::from_secs(86_400)), "3 per day, sliding"),
@@ -208,11 +208,11 @@ mod tests {
     fn amounts_are_short() {
         assert_eq!(
             ["1", "1234", "12345", "1234567", "1.5"].map(grouped),
-            ["1", "1234", "12\u{2009}345", "1\u{2009}234\u{2009}567", "1.5"]
+            ["1", "1234", "12,345", "1,234,567", "1.5"]
         );
         assert_eq!(
             [0.0, 0.04, 0.4, 12.0, 12.34, 1_234.4, 12_345.0].map(per_second),
-            ["0", "<0.1", "0.4", "12", "12.3", "1234", "12\u{2009}345"]
+            ["0", "<0.1", "0.4", "12", "12.3", "1234", "12,345"]
         );
         assert_eq!(
             [(0, 0), (0, 5), (1, 1000), (1, 2), (999, 1000), (5, 5)].map(|(a, b)| share(a, b)),

@@ -22,6 +22,14 @@ pub(super) fn read(variables: &Variables<'_>, imported: &mut Imported) -> Result
     };
     match &*kind.to_lowercase() {
         "" | "single" => {
+            let is_path = url.starts_with('/') || url.starts_with("unix:");
+            // A login can have commas.
+            if !is_path && url.rsplit('@').next().is_some_and(|addresses| addresses.contains(',')) {
+                return Err(Failure::usage(format!(
+                    "{URL} has several addresses, and {TYPE} is SINGLE: set {TYPE} to CLUSTER or SENTINEL, or write one \
+                     address"
+                )));
+            }
             let is_tcp =
                 variables.get("REDIS_SOCKET_TYPE")?.is_some_and(|kind| kind.eq_ignore_ascii_case("tcp"));
             let is_socket = match url.split_once("://") {

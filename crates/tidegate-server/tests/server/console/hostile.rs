@@ -1,6 +1,6 @@
 //! Text of clients, operators and files that tries to be markup.
 
-use super::fixture::{Console, PAGES, USERS};
+use super::fixture::{Console, OPERATOR, PAGES, USERS, client};
 use std::time::Duration;
 use tidegate::Quota;
 
@@ -41,6 +41,7 @@ fn assert_escaped(path: &str, page: &str) {
     for markup in MARKUP {
         assert!(!page.contains(markup), "{path} has {markup}: {page}");
     }
+    assert!(!page.contains('\u{202e}'), "{path} has text that runs backwards: {page}");
 }
 
 #[tokio::test]
@@ -85,6 +86,11 @@ async fn markup_in_rules_and_keys_is_text_on_each_page() {
             assert!(response.status().as_u16() < 500, "{path}: {}", response.status());
             assert_escaped(&path, &response.text().await.unwrap());
         }
+        let path = format!(
+            "/change?verb=override&gate={value}&key={value}&limit={value}&reason={value}&for={value}"
+        );
+        let form = client().get(console.url(&path)).bearer_auth(OPERATOR).header("accept", "text/html");
+        assert_escaped(&path, &form.send().await.unwrap().text().await.unwrap());
     }
     console.stop().await;
 }
@@ -129,6 +135,19 @@ async fn headers_let_nothing_run_that_a_page_did_not_escape() {
             assert!(!page.contains(inline), "{path} has {inline}");
         }
     }
+    console.stop().await;
+}
+
+#[tokio::test]
+async fn large_numbers_are_grouped_and_readable() {
+    let rules = "{domain: big, descriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 12000}}]}";
+    let console = Console::start(rules).await;
+    console.publish(&["big.k"], 1, "a/redis=1234567");
+    for path in PAGES.into_iter().chain(["/gate?name=big.k", "/explain?domain=big&descriptor=k=x"]) {
+        let page = console.page(path, 200).await;
+        assert!(!page.contains("\\u{"), "{path}: {page}");
+    }
+    assert!(console.page("/gates", 200).await.contains("12,000 per day"));
     console.stop().await;
 }
 
