@@ -1,4 +1,4 @@
-//! Several services of one namespace: a rolling restart behind Envoy.
+//! Several services of one namespace: a rolling restart behind Envoy, and the permits of one that was killed.
 #![allow(clippy::print_stdout, reason = "prints how many requests a rolling restart loses")]
 
 use std::io::{Read, Write};
@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use tidegate_testkit::Envoy;
 
 use super::deployment::read;
@@ -19,6 +20,8 @@ domain: edge
 descriptors:
   - key: user
     rate_limit: { unit: year, requests_per_unit: 1000000000 }
+  - key: tenant
+    rate_limit: { in_flight: 1 }
 ";
 
 /// Returns the configuration in `deploy` with these replicas. The machine of a test can be slow, so nothing times out.
@@ -100,4 +103,27 @@ fn rolling_restart_behind_the_documented_envoy_loses_no_request() {
     println!("{lost} of {sent} requests lost");
     assert_eq!(lost, 0, "of {sent}");
     drop(after);
+}
+
+#[test]
+fn permit_of_a_killed_service_is_free_after_its_lease() {
+    let program = Program::shared();
+    let file = File::new("serve-killed", RULES);
+    let args = ["--rules", file.path(), "--deadline", "30s"];
+    let (one, two) = (Service::start(&program, &args), Service::start(&program, &args));
+    let post = |service: &Service, endpoint: &str, body: &Value| {
+        let path = format!("POST /v1/{endpoint}");
+        let (status, body) = send(&service.http, &path, "content-type: application/json", &body.to_string());
+        (status, serde_json::from_str::<Value>(&body).unwrap())
+    };
+    let descriptor = json!({ "entries": [{ "key": "tenant", "value": "7" }] });
+    let acquire = json!({ "domain": "edge", "descriptors": [descriptor], "ttl_ms": 3_600_000 });
+    let (status, acquired) = post(&one, "acquire", &acquire);
+    assert_eq!(status, 200, "{acquired}");
+    let release = json!({ "permit": acquired["permit"]["id"] });
+    drop(one);
+    assert_eq!(post(&two, "release", &release), (200, json!({ "confirmed": false })));
+    soon("free", || post(&two, "acquire", &acquire).0 == 200);
+    assert_eq!(post(&two, "release", &release).0, 200);
+    assert_eq!(post(&two, "acquire", &acquire).0, 429, "the release of a lost permit frees no other");
 }

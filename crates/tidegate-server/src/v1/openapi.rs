@@ -12,13 +12,12 @@ use super::problem::ProblemBody;
 use super::{checks, in_flight, reservations};
 
 /// The statuses of problems of every endpoint.
-const PROBLEMS: [(&str, &str); 8] = [
+const PROBLEMS: [(&str, &str); 7] = [
     ("400", "The request has a mistake: see `detail`."),
     ("404", "The gate or the permit is not known."),
     ("408", "The body did not arrive within 5 s."),
     ("413", "The body is too large."),
     ("415", "The body is not declared as JSON."),
-    ("421", "The permit belongs to another server."),
     ("500", "The limiter failed."),
     (
         "503",
