@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use tidegate::OnFailure;
 use tidegate_testkit::Server;
 use tokio::join;
+use tokio::time::sleep;
 
 use super::fixture::{RULES, Reply, by_rules, post};
 use super::in_flight::{exports, permit};
@@ -36,7 +37,12 @@ impl<'r> Fleet<'r> {
     /// Waits until the server of this permit has processed the releases that were recorded.
     async fn processed(&self, acquired: &Reply) {
         let inbox = self.inbox(acquired);
-        soon("processed", async || self.redis.cli(&["ZCARD", &inbox]).unwrap() == "(integer) 1").await;
+        soon("processed", async || {
+            // The program that asks Redis blocks the runtime of the servers.
+            sleep(Duration::from_millis(50)).await;
+            self.redis.cli(&["ZCARD", &inbox]).unwrap() == "(integer) 1"
+        })
+        .await;
     }
 }
 
