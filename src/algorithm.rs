@@ -24,8 +24,8 @@ pub use self::log::{Log, LogEntry};
 use crate::error::Error;
 use crate::quota::Calendar;
 use crate::script::{
-    ADAPT, HEARTBEAT, OVERRIDE, OVERRIDES, PERMIT_LEASE, PUBLISH, RESET, Script, Scripts, allow_oom, lua,
-    with_bound,
+    ADAPT, HEARTBEAT, OVERRIDE, OVERRIDES, PERMIT_LEASE, PUBLISH, RELEASES, RESET, Script, Scripts,
+    allow_oom, lua, with_bound,
 };
 
 /// Lists the algorithms, in the order of their scripts and of the CLI: those of rate limits, then those of
@@ -231,6 +231,7 @@ pub fn all_scripts() -> impl Iterator<Item = &'static Script> {
             &GROUP,
             &ACQUIRE_ALL,
             &PERMIT_LEASE,
+            &RELEASES,
             &ADAPT,
             &RESERVE,
             &SETTLE,

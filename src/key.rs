@@ -48,6 +48,10 @@ pub(crate) const FIGURES: &str = "figures/";
 /// Precedes the start of a time in the key of its instances' records, such as `tidegate:1:instances/1763683200`.
 pub(crate) const INSTANCE_RECORDS: &str = "instances/";
 
+/// Precedes the number of a process in the key of the releases that wait for it, such as `tidegate:1:releases/a1b2c3d4`.
+#[cfg(feature = "admin")]
+pub(crate) const RELEASES: &str = "releases/";
+
 /// How keys are written in Redis.
 ///
 /// Default: [`KeyMode::Clear`].
@@ -213,6 +217,12 @@ impl Keyspace {
     #[cfg(feature = "admin")]
     pub(crate) fn audit(&self) -> String {
         self.of_all_gates("audit")
+    }
+
+    /// Returns the key of the releases that wait for a process.
+    #[cfg(feature = "admin")]
+    pub(crate) fn releases(&self, process: u32) -> String {
+        self.of_all_gates(&format!("{RELEASES}{process:08x}"))
     }
 
     /// Returns the key of the leases of the holders of in-flight limits: one for each hash tag, since the

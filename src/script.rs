@@ -150,6 +150,10 @@ pub(crate) use scripts;
 pub static PERMIT_LEASE: Script =
     Script::new("permit_lease", concat!(allow_oom!(), with_prelude!(lua!("permit_lease"))));
 
+/// Records and collects releases of permits that a process holds for its clients: `lua/releases.lua`.
+pub(crate) static RELEASES: Script =
+    Script::new("releases", concat!(allow_oom!(), with_prelude!(lua!("releases"))));
+
 /// Changes the adaptive limit of a key: `lua/adapt.lua`.
 pub static ADAPT: Script = Script::new("adapt", with_prelude!(lua!("adapt")));
 

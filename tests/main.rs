@@ -70,6 +70,7 @@ mod reconnecting;
 mod reconnects;
 mod redis_state;
 mod reference_agrees_with_oracle;
+mod release_inbox;
 mod reservations;
 mod runtimes;
 mod runtimes_batching;

@@ -52,6 +52,7 @@ const DIGESTS: &[(&str, &str)] = &[
     ("group", "e1d729fe4e6e6c90397d0df0eeeec7e3eeaa0843"),
     ("acquire_all", "d56b1bbedb1b1fa2e2646550a5c0f7d3d4082ff9"),
     ("permit_lease", "d5f834aac443ef29ac9172a9270d5aeb449bb085"),
+    ("releases", "adcae66ec099ec94239cae59ea1895ba3a7b51c5"),
     ("adapt", "b8d5989174b1180e0e93f33ecfad6a2aeb5e95bd"),
     ("reserve", "188c60c86971f9ba06525252632e9c748f417a73"),
     ("settle", "cb2eb3ebb44bc3ec205ddc3050fc843dd576aace"),
@@ -444,7 +445,7 @@ fn scripts_that_free_memory_run_without_free_memory() {
     let names: Vec<&str> = flagged.map(|script| script.name.trim_end_matches("@span")).collect();
     let refunds = NAMES.iter().filter(|name| **name != "in_flight").map(|name| format!("refund:{name}"));
     let mut expected: Vec<String> = refunds.collect();
-    expected.extend(["report", "permit_lease", "settle"].map(str::to_owned));
+    expected.extend(["report", "permit_lease", "releases", "settle"].map(str::to_owned));
     #[cfg(feature = "calendar")]
     expected.extend(["refund:fixed_window", "settle"].map(str::to_owned));
     assert_eq!(names, expected);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::algorithm::{ALGORITHMS, Definition, Parameters};
 use crate::error::Error;
 use crate::key::{
-    ADAPTIVE, DENIALS, FIGURES, HOLDS, HashTag, INSTANCE_RECORDS, Keyspace, LAYOUT, SHARED_LAYOUT,
+    ADAPTIVE, DENIALS, FIGURES, HOLDS, HashTag, INSTANCE_RECORDS, Keyspace, LAYOUT, RELEASES, SHARED_LAYOUT,
 };
 use crate::quota::{Quota, Rate, Window};
 
@@ -37,7 +37,7 @@ pub struct Shape {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotState {
     /// A key for all gates: the instances, their figures, the operators' overrides and their audit log, or the holders
-    /// of in-flight limits.
+    /// of in-flight limits and the releases that wait for them.
     Shared,
     /// A state in the format of another version of tidegate. Contains the number of that format.
     Layout(u32),
@@ -61,8 +61,9 @@ impl Name {
         let mut parts = rest.splitn(3, ':');
         let (Some(gate), Some(shape), Some(key)) = (parts.next(), parts.next(), parts.next()) else {
             let last = rest.rsplit(':').next().unwrap_or_default();
-            let is_of_figures = last.starts_with(FIGURES) || last.starts_with(INSTANCE_RECORDS);
-            let is_known = is_of_figures || matches!(last, "audit" | "instances" | "overrides" | "holders");
+            let is_numbered =
+                [FIGURES, INSTANCE_RECORDS, RELEASES].iter().any(|start| last.starts_with(start));
+            let is_known = is_numbered || matches!(last, "audit" | "instances" | "overrides" | "holders");
             let is_shared = layout == SHARED_LAYOUT && is_known;
             return Err(if is_shared { NotState::Shared } else { NotState::Foreign });
         };
@@ -310,6 +311,7 @@ mod tests {
             ("ns:1:audit", NotState::Shared),
             ("ns:1:{g2}:holders", NotState::Shared),
             ("ns:1:figures/1763683200", NotState::Shared),
+            ("ns:1:releases/a1b2c3d4", NotState::Shared),
             ("ns:1:{cr}:instances/1763683200", NotState::Shared),
             ("ns:1:login:token_bucket:x", NotState::Layout(1)),
             ("ns:3:login:token_bucket:x", NotState::Layout(3)),

@@ -21,6 +21,7 @@ mod secrets;
 mod serve;
 #[cfg(target_os = "linux")] // reads /proc
 mod serve_clients;
+mod serve_fleet;
 #[cfg(target_os = "linux")]
 mod serve_load;
 mod terminal;

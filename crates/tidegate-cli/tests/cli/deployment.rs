@@ -17,7 +17,7 @@ fn deployed(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(name)
 }
 
-fn read(name: &str) -> String {
+pub(crate) fn read(name: &str) -> String {
     fs::read_to_string(deployed(name)).unwrap()
 }
 
@@ -82,13 +82,24 @@ fn port(settings: &[(String, Vec<String>)], name: &str) -> u64 {
     value(settings, name).rsplit(':').next().unwrap().parse().unwrap()
 }
 
-fn seconds(text: &str) -> u64 {
+fn seconds(text: &str) -> f64 {
     text.trim_end_matches('s').parse().unwrap()
 }
 
 /// Returns the longest time that the end of the service takes.
-fn end_seconds(settings: &[(String, Vec<String>)]) -> u64 {
+fn end_seconds(settings: &[(String, Vec<String>)]) -> f64 {
     seconds(&value(settings, "drain_notice")) + seconds(&value(settings, "drain"))
+}
+
+/// Asserts that two health checks of the documented Envoy find out that the service stops, before its port closes.
+fn assert_envoy_notices_the_end(settings: &[(String, Vec<String>)]) {
+    let notice = seconds(&value(settings, "drain_notice"));
+    let check = &documents("envoy/envoy.yaml")[0]["static_resources"]["clusters"][0]["health_checks"][0];
+    // Of a cluster that has had no requests so far, Envoy checks the health by `no_traffic_interval`.
+    for interval in ["interval", "no_traffic_interval"] {
+        let interval = seconds(check[interval].as_str().unwrap_or_else(|| panic!("no {interval}")));
+        assert!(notice >= 2.0 * interval, "{notice} s, with health checks each {interval} s");
+    }
 }
 
 fn documents(name: &str) -> Vec<Value> {
@@ -125,12 +136,12 @@ fn manifests_agree_with_the_settings_and_with_each_other() {
     assert_eq!(container_port("admin"), Some(port(&settings, "admin_addr")));
     assert_eq!(value(&settings, "metrics_public"), "false", "each client needs a token");
     assert!(value(&settings, "grpc_addr").starts_with("0.0.0.0:"), "reachable from other pods");
-    let pre_stop = container["lifecycle"]["preStop"]["sleep"]["seconds"].as_u64().unwrap();
-    let grace = pod["spec"]["terminationGracePeriodSeconds"].as_u64().unwrap();
+    let pre_stop = container["lifecycle"]["preStop"]["sleep"]["seconds"].as_f64().unwrap();
+    let grace = pod["spec"]["terminationGracePeriodSeconds"].as_f64().unwrap();
     assert!(grace > pre_stop + end_seconds(&settings), "{grace} s end before the service does");
-    let envoy = read("envoy/envoy.yaml");
-    let interval = envoy.split("interval: ").nth(1).unwrap().split(',').next().unwrap();
-    assert!(seconds(&value(&settings, "drain_notice")) > seconds(interval), "Envoy notices the end in time");
+    assert_envoy_notices_the_end(&settings);
+    // Envoy looks up the addresses of new replicas each 5 s, unless `dns_refresh_rate` is set.
+    assert!(seconds(&value(&settings, "drain_notice")) > 5.0, "Envoy knows the new replicas");
 
     // Each mounted path is one that the settings name.
     let mounts = container["volumeMounts"].as_array().unwrap();
@@ -185,6 +196,17 @@ fn probes_of_the_manifests_are_answered() {
 }
 
 #[test]
+fn documented_cluster_of_envoy_is_that_of_the_examples() {
+    let example = read("envoy/envoy.yaml");
+    let documented = read("../docs/operate/serve.md");
+    for text in [&example, &documented] {
+        assert_eq!(text.matches("health_checks:").count(), 1);
+    }
+    let line = example.lines().find(|line| line.contains("grpc_health_check")).unwrap().trim();
+    assert!(documented.lines().any(|documented| documented.trim() == line), "{line}");
+}
+
+#[test]
 fn systemd_unit_runs_valid_commands_and_waits_for_the_end() {
     let unit = read("systemd/tidegate.service");
     let field = |name: &str| {
@@ -197,6 +219,7 @@ fn systemd_unit_runs_valid_commands_and_waits_for_the_end() {
     assert_eq!(start[0], "/usr/bin/tidegate");
     let settings = etc.settings(&start[1..], &[]);
     assert!(seconds(field("TimeoutStopSec")) > end_seconds(&settings));
+    assert_envoy_notices_the_end(&settings);
     for name in ["DynamicUser", "NoNewPrivileges", "PrivateTmp", "MemoryDenyWriteExecute"] {
         assert_eq!(field(name), "yes");
     }
@@ -228,6 +251,7 @@ fn dockerfile_and_compose_run_valid_commands() {
     let own: Vec<(&str, &str)> = own.map(|(name, value)| (name.as_str(), value.as_str().unwrap())).collect();
     let settings = etc.settings(&texts(&tidegate["command"]), &[variables, own].concat());
     assert!(seconds(tidegate["stop_grace_period"].as_str().unwrap()) > end_seconds(&settings));
+    assert_envoy_notices_the_end(&settings);
     assert_eq!(value(&settings, "redis"), "redis://redis:6379");
     assert_eq!(texts(&tidegate["ports"]), [format!("127.0.0.1:{0}:{0}", port(&settings, "http_addr"))]);
     // Envoy's configuration names the service and its port.

@@ -94,7 +94,7 @@ pub(crate) fn http(address: &str, path: &str, body: &str) -> (u16, String) {
 }
 
 /// Sends a request with one more header. Returns the status and the body of the response.
-fn send(address: &str, method_and_path: &str, header: &str, body: &str) -> (u16, String) {
+pub(crate) fn send(address: &str, method_and_path: &str, header: &str, body: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     let length = body.len();
     write!(

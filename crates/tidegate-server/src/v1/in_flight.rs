@@ -1,5 +1,5 @@
 //! `/v1/acquire` and `/v1/release`. The store counts the units of a permit as those of the process that holds it, so a
-//! permit ends with the server that gave it.
+//! permit ends with the server that gave it. Any server receives its release.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ pub(super) async fn acquire(
         }
     };
     if decided.response.allowed {
-        decided.response.permit = Some(keep(&api, slot, permits, ttl_ms));
+        decided.response.permit = Some(keep(&api, slot, permits, ttl_ms).await);
     }
     Ok(decided)
 }
@@ -70,25 +70,23 @@ fn parts<D>(acquired: Acquired<Permits, D>) -> (D, Permits) {
 
 /// Keeps the permits of a client. Those that hold nothing take no room: any client could fill it with them, and there
 /// is no limit that would stop it.
-fn keep(api: &HttpState, slot: PermitSlot, permits: Permits, ttl_ms: u64) -> Option<PermitBody> {
+async fn keep(api: &HttpState, slot: PermitSlot, permits: Permits, ttl_ms: u64) -> Option<PermitBody> {
     let units = permits.counted_units();
     if units == 0 {
         return None;
     }
-    let id = api.permits.keep(slot, permits, Duration::from_millis(ttl_ms));
+    let id = api.permits.keep(slot, permits, Duration::from_millis(ttl_ms)).await;
     Some(PermitBody { id, units, ttl_ms })
 }
 
-/// Releases a permit of this server.
+/// Releases a permit, at any server.
 #[utoipa::path(post, path = "/v1/release", tag = "in flight", operation_id = "release",
     request_body(content = ReleaseRequest),
-    responses((status = 200, description = "The units are free, or will be within milliseconds.", body = ReleasedResponse)))]
+    responses((status = 200, description = "The units are free, or will be: within milliseconds, of a permit of another server within about a second.", body = ReleasedResponse)))]
 pub(super) async fn release(
     State(api): State<HttpState>,
     Input(request): Input<ReleaseRequest>,
 ) -> Result<Json<ReleasedResponse>, Problem> {
-    let permits = api.permits.take(&request.permit)?;
-    // An error means that the units are released in the background.
-    let confirmed = permits.release().await.is_ok();
+    let confirmed = api.permits.release(&request.permit).await?;
     Ok(Json(ReleasedResponse { confirmed }))
 }

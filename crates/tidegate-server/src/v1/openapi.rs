@@ -20,7 +20,7 @@ const PROBLEMS: [(&str, &str); 9] = [
     ("408", "The body did not arrive within 5 s."),
     ("413", "The body is too large."),
     ("415", "The body is not declared as JSON."),
-    ("421", "The permit belongs to another server, or `Host` names another machine."),
+    ("421", "`Host` names another machine."),
     ("500", "The limiter failed."),
     (
         "503",

@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use super::wording::in_terms_of_the_api;
 use crate::body::BodyError;
-use crate::permits::NoPermit;
+use crate::permits::NotReleased;
 use crate::shortened::shortened;
 
 /// The beginning of all types of problems.
@@ -38,8 +38,6 @@ const UNSUPPORTED_MEDIA_TYPE: Kind =
     ("unsupported-media-type", StatusCode::UNSUPPORTED_MEDIA_TYPE, "The body is not declared as JSON.");
 const UNKNOWN_HOST: Kind =
     ("unknown-host", StatusCode::MISDIRECTED_REQUEST, "The request names another host than this machine.");
-const PERMIT_OF_ANOTHER_SERVER: Kind =
-    ("permit-of-another-server", StatusCode::MISDIRECTED_REQUEST, "Another server holds the permit.");
 const TOO_MANY_PERMITS: Kind =
     ("too-many-permits", StatusCode::SERVICE_UNAVAILABLE, "The server holds as many permits as it may.");
 const REDIS_UNAVAILABLE: Kind =
@@ -179,21 +177,17 @@ impl From<BodyError> for Problem {
     }
 }
 
-impl From<NoPermit> for Problem {
-    fn from(reason: NoPermit) -> Self {
+impl From<NotReleased> for Problem {
+    fn from(reason: NotReleased) -> Self {
         match reason {
-            NoPermit::Malformed => {
+            NotReleased::Malformed => {
                 Self::invalid("`permit` is not an id: pass the `id` of the permit, unchanged")
             }
-            NoPermit::OfAnotherServer => Self::new(
-                PERMIT_OF_ANOTHER_SERVER,
-                "the permit belongs to another server, or to one that has restarted: send the release to the server \
-                 that gave it; else it ends at its `ttl_ms`, and with its server",
-            ),
-            NoPermit::Ended => Self::new(
+            NotReleased::Ended => Self::new(
                 UNKNOWN_PERMIT,
-                "the permit was released before, or has expired: there is nothing to do",
+                "the permit was released before, has expired, or ended with the server that gave it: there is nothing to do",
             ),
+            NotReleased::NotRecorded(error) => error.into(),
         }
     }
 }

@@ -145,7 +145,7 @@ pub(super) struct SettledResponse {
 /// A permit that was released.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct ReleasedResponse {
-    /// Whether Redis has confirmed it. If not, this server releases the units in the background.
+    /// Whether Redis has confirmed it. If not, the server that holds the permit releases the units in the background.
     pub(super) confirmed: bool,
 }
 

@@ -9,6 +9,7 @@ mod malformed;
 mod mistakes;
 mod openapi;
 mod redis;
+mod releases;
 mod reservations;
 mod shadow;
 mod validator;

@@ -11,12 +11,12 @@ use crate::server::fixture::{Running, in_memory, on};
 use crate::support::acquired::AcquiredParts;
 use crate::support::fixture::{builder, namespace, soon};
 
-fn exports(limit: u64, ttl_ms: u64) -> Value {
+pub fn exports(limit: u64, ttl_ms: u64) -> Value {
     let check = json!({ "gate": "exports", "key": "tenant:7", "quota": { "in_flight": limit } });
     json!({ "checks": [check], "ttl_ms": ttl_ms })
 }
 
-fn permit(reply: &Reply) -> Value {
+pub fn permit(reply: &Reply) -> Value {
     json!({ "permit": reply.body["permit"]["id"] })
 }
 
@@ -91,8 +91,6 @@ async fn permits_of_a_server_are_counted_in_the_fleet_and_end_with_it() {
     assert_eq!((first.status, second.status), (200, 200));
     assert!(linked.try_acquire("tenant:7").await.unwrap().permit().is_none());
 
-    let misdirected = post(&two, "release", &permit(&first)).await;
-    assert_eq!((misdirected.status, misdirected.problem()), (421, "permit-of-another-server"));
     assert_eq!(post(&two, "release", &permit(&second)).await.body, json!({ "confirmed": true }));
     let held = linked.try_acquire("tenant:7").await.unwrap().permit().expect("the unit is free");
     assert_eq!(post(&two, "acquire", &exports(2, 600_000)).await.status, 429);
