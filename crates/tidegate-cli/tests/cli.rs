@@ -23,6 +23,7 @@ mod serve;
 mod serve_clients;
 #[cfg(target_os = "linux")]
 mod serve_load;
+mod serve_process;
 mod terminal;
 mod top;
 mod typos;
