@@ -10,8 +10,6 @@ use std::{io, thread};
 
 use tidegate_server::ServiceMetrics;
 
-use crate::output::{Level, line};
-
 /// The maximum number of entries that wait for the reader. Further ones are dropped and counted.
 const MAX_WAITING: usize = 1_024;
 
@@ -22,8 +20,6 @@ static LOG: OnceLock<Log> = OnceLock::new();
 
 /// A log with its thread.
 struct Log {
-    /// Whether entries are JSON.
-    json: bool,
     /// `None` after the end.
     waiting: Mutex<Option<SyncSender<String>>>,
     /// Disconnected once the thread has written all entries.
@@ -33,9 +29,9 @@ struct Log {
     metrics: OnceLock<ServiceMetrics>,
 }
 
-/// Makes all further output to standard error entries of the log.
-pub(crate) fn start(json: bool) -> io::Result<()> {
-    let log = Log::new(json, MAX_WAITING, io::stderr())?;
+/// Starts the log. `mention` makes the entry that mentions a number of dropped ones.
+pub(crate) fn start(mention: impl Fn(u64) -> String + Send + 'static) -> io::Result<()> {
+    let log = Log::new(MAX_WAITING, mention, io::stderr())?;
     // There is one service in a process.
     let _ = LOG.set(log);
     Ok(())
@@ -48,9 +44,16 @@ pub(crate) fn count_in(metrics: &ServiceMetrics) {
     }
 }
 
-/// Writes an entry, or drops it if too many wait. Returns false if there is no log.
-pub(crate) fn write(level: Level, message: &str, object: &serde_json::Value) -> bool {
-    LOG.get().map(|log| log.write(level, message, object)).is_some()
+/// Returns whether there is a log, also after its end.
+pub(crate) fn is_started() -> bool {
+    LOG.get().is_some()
+}
+
+/// Writes an entry, or drops it if too many wait.
+pub(crate) fn write(entry: String) {
+    if let Some(log) = LOG.get() {
+        log.write(entry);
+    }
 }
 
 /// Ends the log: waits until its entries are written, for at most a second.
@@ -61,7 +64,11 @@ pub(crate) fn end() {
 }
 
 impl Log {
-    fn new(json: bool, max_waiting: usize, mut out: impl Write + Send + 'static) -> io::Result<Self> {
+    fn new(
+        max_waiting: usize,
+        mention: impl Fn(u64) -> String + Send + 'static,
+        mut out: impl Write + Send + 'static,
+    ) -> io::Result<Self> {
         let (sender, entries) = sync_channel::<String>(max_waiting);
         let (is_writing, written) = sync_channel(0);
         let dropped = Arc::<AtomicU64>::default();
@@ -74,12 +81,11 @@ impl Log {
                 write(entry);
                 let missing = unmentioned.swap(0, Ordering::Relaxed);
                 if missing > 0 {
-                    write(entry_of_dropped(json, missing));
+                    write(mention(missing));
                 }
             }
         })?;
         Ok(Self {
-            json,
             waiting: Mutex::new(Some(sender)),
             written: Mutex::new(written),
             dropped,
@@ -87,8 +93,7 @@ impl Log {
         })
     }
 
-    fn write(&self, level: Level, message: &str, object: &serde_json::Value) {
-        let entry = line(self.json, level, &now(), message, object);
+    fn write(&self, entry: String) {
         let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let is_queued = waiting.as_ref().is_some_and(|waiting| waiting.try_send(entry).is_ok());
         if !is_queued {
@@ -106,15 +111,8 @@ impl Log {
     }
 }
 
-fn entry_of_dropped(json: bool, missing: u64) -> String {
-    let entries = if missing == 1 { "entry is" } else { "entries are" };
-    let message = format!("standard error was not read in time: {missing} {entries} missing here");
-    let object = serde_json::json!({ "warning": { "message": message, "dropped": missing } });
-    line(json, Level::Warn, &now(), &message, &object)
-}
-
-/// Returns the time of an entry, in UTC: `2026-11-24T14:03:05.123Z`.
-fn now() -> String {
+/// Returns the time for an entry, in UTC: `2026-11-24T14:03:05.123Z`.
+pub(crate) fn now() -> String {
     #[allow(clippy::disallowed_methods, reason = "the time of an entry is shown, and decides nothing")]
     let now = SystemTime::now();
     humantime::format_rfc3339_millis(now).to_string()
@@ -143,35 +141,29 @@ mod tests {
 
     fn log(max_waiting: usize) -> (Log, Receiver<String>) {
         let (sender, read) = sync_channel(0);
-        (Log::new(false, max_waiting, Reader(sender)).unwrap(), read)
-    }
-
-    fn warn(log: &Log, message: &str) {
-        log.write(Level::Warn, message, &serde_json::Value::Null);
+        (Log::new(max_waiting, |missing| format!("{missing} missing"), Reader(sender)).unwrap(), read)
     }
 
     #[test]
     fn entries_that_a_stalled_reader_leaves_no_room_for_are_dropped_and_mentioned() {
         let (log, read) = log(2);
         for number in 0..100 {
-            warn(&log, &format!("entry {number}"));
+            log.write(format!("entry {number}"));
         }
         drop(log);
         let text: String = read.iter().collect();
-        let entries: Vec<&str> = text.lines().map(|line| line.split_once(" WARN ").unwrap().1).collect();
+        let entries: Vec<&str> = text.lines().collect();
         // The thread may have taken an entry before the queue was full.
         let written = entries.len() as u64 - 1;
         assert_eq!(entries[0], "entry 0");
-        let mentioned =
-            format!("standard error was not read in time: {} entries are missing here", 100 - written);
-        assert_eq!(entries[1], mentioned);
+        assert_eq!(entries[1], format!("{} missing", 100 - written));
         assert!((2..=3).contains(&written), "{entries:?}");
     }
 
     #[test]
     fn end_waits_for_entries_but_not_for_a_reader_that_stalls() {
         let (log, read) = log(2);
-        warn(&log, "last");
+        log.write("last".to_owned());
         // Ends, although nobody reads.
         log.end(Duration::from_millis(1));
         let (sender, ended) = channel();
@@ -180,7 +172,7 @@ mod tests {
             sender.send(()).unwrap();
         });
         let text: String = read.iter().collect();
-        assert!(text.ends_with(" WARN last\n") && text.lines().count() == 1, "{text}");
+        assert_eq!(text, "last\n");
         ended.recv_timeout(Duration::from_secs(60)).unwrap();
         ending.join().unwrap();
     }

@@ -149,7 +149,7 @@ fn run(cli: &Cli, matches: &ArgMatches, merged: &MergedArguments, out: Output) -
         Command::Rules(rules) => rules::run(rules, out),
         Command::Serve(serve) => {
             if !serve.configuration.check {
-                log::start(json)?;
+                output::start_log(json)?;
             }
             let ineffective = ineffective::warnings(serve, &|name| merged.origin(name));
             merged.warnings.iter().chain(&ineffective).for_each(|warning| output::warn(json, warning));

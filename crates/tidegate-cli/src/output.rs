@@ -133,6 +133,16 @@ pub(crate) enum Level {
     Error,
 }
 
+/// Makes all further output to standard error entries of a log.
+pub(crate) fn start_log(json: bool) -> io::Result<()> {
+    log::start(move |missing| {
+        let entries = if missing == 1 { "entry is" } else { "entries are" };
+        let message = format!("standard error was not read in time: {missing} {entries} missing here");
+        let object = serde_json::json!({ "warning": { "message": message, "dropped": missing } });
+        line(json, Level::Warn, &message, &object)
+    })
+}
+
 /// Prints an error to standard error.
 pub(crate) fn fail(json: bool, code: u8, message: &str) {
     let object = serde_json::json!({ "error": { "exit_code": code, "message": message } });
@@ -159,17 +169,12 @@ pub(crate) fn inform(json: bool, message: &str) {
 
 /// Prints an entry of the audit log to standard error, as JSON.
 pub(crate) fn audit(entry: &serde_json::Value) {
-    let message = ascii(entry);
-    if !log::write(Level::Info, &message, entry) {
-        print_error(&message);
-    }
+    report(true, Level::Info, "", entry);
 }
 
 fn report(json: bool, level: Level, message: &str, object: &serde_json::Value) {
-    if log::write(level, message, object) {
-        return;
-    }
     match json {
+        _ if log::is_started() => log::write(line(json, level, message, object)),
         true => print_error(&ascii(object)),
         false => print_error(&format!("{} {}", level.styled("tidegate:"), visible_lines(message, "\n"))),
     }
@@ -181,13 +186,8 @@ fn print_error(line: &str) {
 }
 
 /// Returns an entry of a log: its time, its level and its message; as JSON, also the fields of its object.
-pub(crate) fn line(
-    json: bool,
-    level: Level,
-    time: &str,
-    message: &str,
-    object: &serde_json::Value,
-) -> String {
+fn line(json: bool, level: Level, message: &str, object: &serde_json::Value) -> String {
+    let time = log::now();
     if !json {
         // No further line of a message looks like an entry.
         return format!("{time} {} {}", level.styled(level.name()), visible_lines(message, "\n  "));
@@ -286,8 +286,8 @@ mod tests {
 
     #[test]
     fn further_lines_of_a_message_are_indented_in_the_log() {
-        let entry = line(false, Level::Error, "12:00", "a\n12:01 ERROR b\x1b", &serde_json::Value::Null);
-        assert_eq!(entry, "12:00 ERROR a\n  12:01 ERROR b\\u{1b}");
+        let entry = line(false, Level::Error, "a\n12:01 ERROR b\x1b", &serde_json::Value::Null);
+        assert!(entry.ends_with("Z ERROR a\n  12:01 ERROR b\\u{1b}"), "{entry}");
     }
 
     #[test]

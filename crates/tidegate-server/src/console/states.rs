@@ -87,7 +87,7 @@ impl StateRow {
         };
         let by = usage.blocked_for.and_then(|left| {
             let ban = catalog.get(&name.gate).and_then(|facts| facts.ban);
-            blocked_by(log, name, left, ban)
+            blocked_by(log, (&name.gate, &name.written), left, ban)
         });
         let by = by.map(|by| format!(" {by}")).unwrap_or_default();
         let (class, label, sentence) = match (usage.blocked_for, catalog.admitted_by(&name.gate, overrides)) {
