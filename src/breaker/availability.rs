@@ -61,6 +61,13 @@ struct Reports {
     refused_due_us: u64,
 }
 
+impl Reports {
+    /// Returns whether a failure was reported, and its end was not.
+    fn is_any(&self) -> bool {
+        self.unreachable_due_us.max(self.refused_due_us) > 0
+    }
+}
+
 /// Written only while Redis fails: callers of a working Redis share its cache line.
 #[derive(Default)]
 struct State {
@@ -162,13 +169,11 @@ impl Availability {
                 let message = || self.message(error, "Until Redis accepts the calls", "");
                 self.warn(&self.refused, &mut reports.refused_due_us, message);
             }
-            (ANSWERS, _) if from > ANSWERS && !is_any(&[UNREACHABLE, REFUSES]) => {
-                // Another circuit may have reported the end.
-                if reports.unreachable_due_us.max(reports.refused_due_us) > 0 {
-                    *reports = Reports::default();
-                    self.recovery_due_us.store(self.warnings.now_us() + REPORT_PAUSE_US, Ordering::Relaxed);
-                    self.warnings.recovered();
-                }
+            // Unless another circuit has reported the end.
+            (ANSWERS, _) if reports.is_any() && from > ANSWERS && !is_any(&[UNREACHABLE, REFUSES]) => {
+                *reports = Reports::default();
+                self.recovery_due_us.store(self.warnings.now_us() + REPORT_PAUSE_US, Ordering::Relaxed);
+                self.warnings.recovered();
             }
             _ => {}
         }
