@@ -88,7 +88,8 @@ pub trait Observer: Send + Sync + 'static {
     }
 
     /// Called when Redis decides checks again, after a warning `redis-unreachable` or `redis-refused`: as soon
-    /// as it answers a check and the last failure is a second ago. Returns the same as [`warned`](Self::warned).
+    /// as it answers a check and the last failure is a second ago, but at most once a minute. Until then, a Redis that
+    /// fails again and again has no further warning of the same code. Returns the same as [`warned`](Self::warned).
     fn recovered(&self) -> bool {
         false
     }

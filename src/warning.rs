@@ -82,10 +82,15 @@ impl RepeatedWarning {
         Self { code, next_us: AtomicU64::new(0), unreported: AtomicU64::new(0) }
     }
 
+    /// Counts an occurrence for the next report.
+    pub(crate) fn count(&self) {
+        self.unreported.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Counts an occurrence. Returns the warning if a report is due.
     pub(crate) fn occur(&self, now_us: u64, message: impl FnOnce() -> String) -> Option<Warning> {
         let next_us = self.next_us.load(Ordering::Relaxed);
-        self.unreported.fetch_add(1, Ordering::Relaxed);
+        self.count();
         let is_due = now_us >= next_us
             && self
                 .next_us

@@ -10,6 +10,7 @@ use crate::failure::Failure;
 use crate::known_gates;
 use crate::option_file;
 use crate::output;
+use crate::password_file;
 use crate::redis_url::RedisUrl;
 
 pub(crate) const VARIABLE: &str = "TIDEGATE_REDIS_URL";
@@ -44,11 +45,14 @@ impl Redis {
             }
             None => builder.url(first),
         };
-        match (self.password()?, &self.user) {
-            (Some(password), user) => {
-                builder = builder.credentials(user.as_deref().unwrap_or("default"), &password);
+        let user = self.user.as_deref().unwrap_or("default");
+        match (&self.password_file, self.password()) {
+            (Some(path), _) => {
+                option_file::warn_of_readers("--password-file", path, json);
+                builder = password_file::log_in(builder, user, path, self.timeout)?;
             }
-            (None, Some(_)) => {
+            (None, Some(password)) => builder = builder.credentials(user, &password),
+            (None, None) if self.user.is_some() => {
                 return Err(Failure::usage(format!(
                     "--user requires a password: add --password-file FILE, or set {PASSWORD_VARIABLE} and remove \
                      the login from the URL of --redis"
@@ -57,12 +61,14 @@ impl Redis {
             (None, None) => {}
         }
         if let Some(path) = &self.hmac_secret_file {
+            option_file::warn_of_readers("--hmac-secret-file", path, json);
             builder = builder.key_mode(KeyMode::Hmac(self.read("--hmac-secret-file", path)?));
         }
         if let Some(path) = &self.tls_ca {
             builder = builder.tls_ca(&self.read("--tls-ca", path)?);
         }
         if let (Some(certificate), Some(key)) = (&self.tls_certificate, &self.tls_key) {
+            option_file::warn_of_readers("--tls-key", key, json);
             let certificate = self.read("--tls-certificate", certificate)?;
             builder = builder.tls_client_certificate(&certificate, &self.read("--tls-key", key)?);
         }
@@ -123,22 +129,16 @@ impl Redis {
         self.given_urls()
     }
 
-    /// Returns the password of the file, else of the environment. The environment's password is not for the
-    /// server of an argument with a login: that server may be another one.
-    fn password(&self) -> Result<Option<String>, Failure> {
-        let Some(path) = &self.password_file else {
-            let is_for_url = !self.urls.iter().any(RedisUrl::has_login);
-            let password =
-                env::var(PASSWORD_VARIABLE).ok().filter(|password| is_for_url && !password.is_empty());
-            return Ok(password.or_else(|| Some(self.password.as_ref()?.secret().to_owned())));
-        };
-        let password = String::from_utf8(self.read("--password-file", path)?)
-            .map_err(|_| Failure::usage("the file of --password-file is not text in UTF-8"))?;
-        Ok(Some(password.trim_end_matches(['\r', '\n']).to_owned()))
+    /// Returns the password of the environment or of other settings. That of the environment is not for the server of an
+    /// argument with a login: that server may be another one.
+    fn password(&self) -> Option<String> {
+        let is_for_url = !self.urls.iter().any(RedisUrl::has_login);
+        let password = env::var(PASSWORD_VARIABLE).ok().filter(|password| is_for_url && !password.is_empty());
+        password.or_else(|| Some(self.password.as_ref()?.secret().to_owned()))
     }
 
-    /// Reads the file of an option of these, within their timeout.
-    fn read(&self, option: &str, path: &Path) -> Result<Vec<u8>, Failure> {
+    /// Reads the file of an option of the program, within the timeout.
+    pub(crate) fn read(&self, option: &str, path: &Path) -> Result<Vec<u8>, Failure> {
         option_file::read(option, path, self.timeout)
     }
 }

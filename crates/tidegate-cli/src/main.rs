@@ -12,10 +12,12 @@ mod holders;
 mod holds;
 mod key_search;
 mod known_gates;
+mod log;
 mod open_files;
 mod option_file;
 mod output;
 mod overrides;
+mod password_file;
 mod quota;
 mod redis_url;
 mod request;
@@ -41,6 +43,13 @@ use crate::serve::arguments::{self, MergedArguments};
 use crate::serve::{effective, ineffective};
 
 fn main() -> ExitCode {
+    let code = run_program();
+    log::end();
+    code
+}
+
+/// Runs the command of the arguments, and reports its failure. Returns the exit code.
+fn run_program() -> ExitCode {
     let arguments: Vec<OsString> = env::args_os().collect();
     let is_json = arguments.iter().any(|argument| argument == "--json");
     let merged = match arguments::merge(arguments) {
@@ -139,6 +148,9 @@ fn run(cli: &Cli, matches: &ArgMatches, merged: &MergedArguments, out: Output) -
         Command::Overrides => runtime.block_on(async { overrides::list(&redis.limiter(json)?, out).await }),
         Command::Rules(rules) => rules::run(rules, out),
         Command::Serve(serve) => {
+            if !serve.configuration.check {
+                output::start_log(json)?;
+            }
             let ineffective = ineffective::warnings(serve, &|name| merged.origin(name));
             merged.warnings.iter().chain(&ineffective).for_each(|warning| output::warn(json, warning));
             let matches = matches.subcommand().map_or(matches, |(_, matches)| matches);

@@ -8,14 +8,21 @@ use std::thread;
 use std::time::Duration;
 
 use crate::failure::Failure;
+use crate::output;
 use crate::redis_url::redact_urls;
 use crate::units::human;
 
 /// The maximum size of a file of an option. Certificates and secrets are far smaller.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 /// The options whose file is a password, a key or a secret. A user may give the secret in the place of its file.
-const SECRET_OPTIONS: [&str; 5] =
-    ["--password-file", "--hmac-secret-file", "--tls-key", "--grpc-key", "--admin-tokens"];
+const SECRET_OPTIONS: [&str; 6] = [
+    "--password-file",
+    "--hmac-secret-file",
+    "--reservation-secret-file",
+    "--tls-key",
+    "--grpc-key",
+    "--admin-tokens",
+];
 
 /// The file of an option, which can be read repeatedly.
 ///
@@ -85,6 +92,24 @@ impl OptionFile {
 /// Reads the file of an option once, which can also be a pipe.
 pub(crate) fn read(option: &str, path: &Path, timeout: Duration) -> Result<Vec<u8>, Failure> {
     OptionFile::new(option, path).read(timeout)
+}
+
+/// Warns if every user of this machine can read the file of a secret.
+pub(crate) fn warn_of_readers(option: &str, path: &Path, json: bool) {
+    #[cfg(unix)]
+    if let Ok(metadata) = path.metadata() {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = metadata.permissions().mode() & 0o777;
+        if metadata.is_file() && mode & 0o004 != 0 {
+            let file = OptionFile::new(option, path).shown();
+            let message = format!(
+                "every user of this machine can read {file} (mode {mode:o}): set 600, or 640 for the group of its readers"
+            );
+            output::warn(json, &message);
+        }
+    }
+    #[cfg(not(unix))]
+    let _ = (option, path, json);
 }
 
 /// Reads at most one byte more than the maximum.

@@ -8,10 +8,12 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 
 use clap::builder::styling::{AnsiColor, Style};
 use serde_json::ser::Formatter;
+use tidegate::Warning;
 // All output passes through this function, or is ASCII.
 pub(crate) use tidegate::admin::visible as safe;
 
 use crate::failure::Failure;
+use crate::log;
 
 /// The maximum width of a table cell, in characters. JSON shows the whole text.
 const MAX_CELL_CHARS: usize = 120;
@@ -123,40 +125,103 @@ pub(crate) fn cell(text: &str) -> String {
     }
 }
 
+/// The importance of a line on standard error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Level {
+    Info,
+    Warn,
+    Error,
+}
+
+/// Makes all further output to standard error entries of a log.
+pub(crate) fn start_log(json: bool) -> io::Result<()> {
+    log::start(move |missing| {
+        let entries = if missing == 1 { "entry is" } else { "entries are" };
+        let message = format!("standard error was not read in time: {missing} {entries} missing here");
+        let object = serde_json::json!({ "warning": { "message": message, "dropped": missing } });
+        line(json, Level::Warn, &message, &object)
+    })
+}
+
 /// Prints an error to standard error.
 pub(crate) fn fail(json: bool, code: u8, message: &str) {
-    match json {
-        true => {
-            let error = serde_json::json!({ "error": { "exit_code": code, "message": message } });
-            print_error(&ascii(&error), None);
-        }
-        false => print_error(message, Some(Tone::Bad)),
-    }
+    let object = serde_json::json!({ "error": { "exit_code": code, "message": message } });
+    report(json, Level::Error, message, &object);
 }
 
 /// Prints a warning to standard error.
 pub(crate) fn warn(json: bool, message: &str) {
+    report(json, Level::Warn, message, &serde_json::json!({ "warning": { "message": message } }));
+}
+
+/// Prints a warning of a limiter to standard error.
+pub(crate) fn warn_of(json: bool, warning: &Warning) {
+    let (code, message) = (warning.code(), warning.message());
+    let occurrences = warning.occurrences();
+    let object = serde_json::json!({ "code": code, "message": message, "occurrences": occurrences });
+    report(json, Level::Warn, &warning.to_string(), &serde_json::json!({ "warning": object }));
+}
+
+/// Prints an event that needs no action to standard error.
+pub(crate) fn inform(json: bool, message: &str) {
+    report(json, Level::Info, message, &serde_json::json!({ "info": { "message": message } }));
+}
+
+/// Prints an entry of the audit log to standard error, as JSON.
+pub(crate) fn audit(entry: &serde_json::Value) {
+    report(true, Level::Info, "", entry);
+}
+
+fn report(json: bool, level: Level, message: &str, object: &serde_json::Value) {
     match json {
-        true => print_error(&ascii(&serde_json::json!({ "warning": { "message": message } })), None),
-        false => print_error(message, Some(Tone::Warn)),
+        _ if log::is_started() => log::write(line(json, level, message, object)),
+        true => print_error(&ascii(object)),
+        false => print_error(&format!("{} {}", level.styled("tidegate:"), visible_lines(message, "\n"))),
     }
 }
 
-/// Prints an entry of the audit log to standard error, as one line of JSON.
-pub(crate) fn audit(entry: &serde_json::Value) {
-    print_error(&ascii(entry), None);
+fn print_error(line: &str) {
+    // If standard error cannot be written either, the exit code still reports the failure.
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
-fn print_error(message: &str, tone: Option<Tone>) {
-    let mut err = io::stderr().lock();
-    let message: Vec<Cow<'_, str>> = message.lines().map(safe).collect();
-    let message = message.join("\n");
-    let style = tone.filter(|_| wants_color(&io::stderr())).map(Tone::style).unwrap_or_default();
-    // If standard error cannot be written either, the exit code still reports the failure.
-    let _ = match tone {
-        Some(_) => writeln!(err, "{style}tidegate:{style:#} {message}"),
-        None => writeln!(err, "{message}"),
-    };
+/// Returns an entry of a log: its time, its level and its message; as JSON, also the fields of its object.
+fn line(json: bool, level: Level, message: &str, object: &serde_json::Value) -> String {
+    let time = log::now();
+    if !json {
+        // No further line of a message looks like an entry.
+        return format!("{time} {} {}", level.styled(level.name()), visible_lines(message, "\n  "));
+    }
+    let mut object = object.clone();
+    object["time"] = time.into();
+    object["level"] = level.name().to_ascii_lowercase().into();
+    ascii(&object)
+}
+
+/// Escapes the lines of a message, and joins them.
+fn visible_lines(message: &str, separator: &str) -> String {
+    message.lines().map(safe).collect::<Vec<Cow<'_, str>>>().join(separator)
+}
+
+impl Level {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Info => "INFO",
+            Self::Warn => "WARN",
+            Self::Error => "ERROR",
+        }
+    }
+
+    /// Returns a text in the color of the level, if standard error is a terminal.
+    fn styled(self, text: &str) -> String {
+        let tone = match self {
+            Self::Info => Tone::Plain,
+            Self::Warn => Tone::Warn,
+            Self::Error => Tone::Bad,
+        };
+        let style = if wants_color(&io::stderr()) { tone.style() } else { Style::new() };
+        format!("{style}{text}{style:#}")
+    }
 }
 
 fn wants_color(stream: &impl IsTerminal) -> bool {
@@ -217,6 +282,12 @@ mod tests {
         let cut = cell(&(widest + "é"));
         assert_eq!((cut.chars().count(), cut.ends_with("x…")), (MAX_CELL_CHARS, true));
         assert_eq!(cell(&"\u{202e}".repeat(1_000)).chars().count(), MAX_CELL_CHARS);
+    }
+
+    #[test]
+    fn further_lines_of_a_message_are_indented_in_the_log() {
+        let entry = line(false, Level::Error, "a\n12:01 ERROR b\x1b", &serde_json::Value::Null);
+        assert!(entry.ends_with("Z ERROR a\n  12:01 ERROR b\\u{1b}"), "{entry}");
     }
 
     #[test]

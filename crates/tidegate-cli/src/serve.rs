@@ -25,8 +25,10 @@ use tidegate_server::{
 use self::certificates::Certificates;
 use crate::args::{Charge, FailurePolicy, Redis, ResponseHeaders, Serve};
 use crate::failure::Failure;
+use crate::log;
 use crate::open_files;
-use crate::output::{Output, Text, warn};
+use crate::option_file;
+use crate::output::{Output, Text, inform, warn, warn_of};
 
 const DEMO_RULES: &str = include_str!("demo.yaml");
 
@@ -39,6 +41,9 @@ pub(crate) fn run(serve: &Serve, redis: &Redis, settings: Value, out: Output) ->
         ));
     }
     ensure_distinct_ports(serve)?;
+    if let Some(key) = &serve.connections.grpc_key {
+        option_file::warn_of_readers("--grpc-key", key, out.json);
+    }
     let certificates = Certificates::load(&serve.connections, redis.timeout)?;
     let admin = admin::port(serve, settings)?;
     if serve.configuration.check {
@@ -46,14 +51,15 @@ pub(crate) fn run(serve: &Serve, redis: &Redis, settings: Value, out: Output) ->
         admin.as_ref().map_or(Ok(()), Admin::validate)?;
         return check(serve, redis, out);
     }
-    warn_of_open_ports(serve, certificates.is_some(), out);
     open_files::raise_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         // Before the ports are printed: from then on, a signal ends the service in order.
         let stop = stop_signal()?;
         let metrics = ServiceMetrics::new();
-        let rules = rules(serve, redis, &metrics, out).await?;
+        log::count_in(&metrics);
+        let limiter = limiter(serve, redis, &metrics, out)?;
+        let rules = rules(serve, &limiter)?;
         let count = rules.limits().rules().iter().count();
         let server = server(serve, rules).metrics(metrics);
         let server = match &certificates {
@@ -65,6 +71,11 @@ pub(crate) fn run(serve: &Serve, redis: &Redis, settings: Value, out: Output) ->
             None => server,
         };
         let server = server.bind(serve.grpc_addr, serve.http_addr).await?;
+        warn_of_open_ports(serve, certificates.is_some(), out);
+        // After the ports: a limiter that a start without ports drops would warn of calls that the end of the runtime cut
+        // off. The log has the warning of an error, with the policy that decides meanwhile. The service starts without
+        // Redis, so it waits no longer than a check does.
+        let _ = limiter.ready_within(limiter.deadline()).await;
         // Ends with the runtime.
         certificates.map(|certificates| tokio::spawn(certificates.follow(out.json)));
         report(serve, &server, count, out)?;
@@ -102,8 +113,8 @@ fn is_same_port(one: SocketAddr, other: SocketAddr) -> bool {
 fn check(serve: &Serve, redis: &Redis, out: Output) -> Result<bool, Failure> {
     if let Some(path) = &serve.rules {
         loader(serve).load(path).map_err(Failure::ConfigErrors)?;
-        limiter(serve, redis, &ServiceMetrics::new(), out)?;
     }
+    limiter(serve, redis, &ServiceMetrics::new(), out)?;
     Ok(true)
 }
 
@@ -114,33 +125,27 @@ fn loader(serve: &Serve) -> Loader {
 }
 
 fn limiter(serve: &Serve, redis: &Redis, metrics: &ServiceMetrics, out: Output) -> Result<Limiter, Failure> {
-    let builder = redis.builder(out.json)?.deadline(serve.deadline).on_failure(serve.on_failure.into());
+    let mut builder = match serve.demo {
+        true => Limiter::builder().in_memory(),
+        false => redis.builder(out.json)?.deadline(serve.deadline).on_failure(serve.on_failure.into()),
+    };
+    for path in &serve.decisions.reservation_secret_file {
+        option_file::warn_of_readers("--reservation-secret-file", path, out.json);
+        builder = builder.reservation_secret(redis.read("--reservation-secret-file", path)?);
+    }
     let builder = builder.debt_cap(serve.decisions.debt_cap);
-    Ok(builder.observer((Log { json: out.json }, metrics.observer())).build()?)
+    Ok(builder.observer((LogObserver { json: out.json }, metrics.observer())).build()?)
 }
 
-/// Loads the rules, and binds them to the limiter.
-async fn rules(
-    serve: &Serve,
-    redis: &Redis,
-    metrics: &ServiceMetrics,
-    out: Output,
-) -> Result<ReloadingRules, Failure> {
+/// Loads the rules, and binds them to the limiter, which does not call Redis yet.
+fn rules(serve: &Serve, limiter: &Limiter) -> Result<ReloadingRules, Failure> {
     let Some(path) = &serve.rules else {
         let rules = Rules::parse("demo.yaml", DEMO_RULES).map_err(Failure::ConfigErrors)?;
-        let observer = (Log { json: out.json }, metrics.observer());
-        let limiter = Limiter::builder().in_memory().debt_cap(serve.decisions.debt_cap);
-        let limiter = limiter.observer(observer).build()?;
-        return Ok(rules.bind(&limiter).into());
+        return Ok(rules.bind(limiter).into());
     };
-    let limiter = limiter(serve, redis, metrics, out)?;
     // Loaded before, for errors with their lines.
     loader(serve).load(path).map_err(Failure::ConfigErrors)?;
-    let rules = loader(serve).watch(path, &limiter)?;
-    // The log has the warning of an error, with the policy that decides meanwhile. The service starts without Redis, so it
-    // waits no longer than a check does.
-    let _ = limiter.ready_within(limiter.deadline()).await;
-    Ok(rules)
+    Ok(loader(serve).watch(path, limiter)?)
 }
 
 fn server(serve: &Serve, rules: ReloadingRules) -> Server {
@@ -223,42 +228,63 @@ fn demo_lines(http: SocketAddr) -> [String; 5] {
     ]
 }
 
-/// Ends when the process receives SIGTERM or SIGINT.
+/// Ends when the process receives a signal that asks it to end: SIGTERM, SIGINT, SIGQUIT or SIGHUP. Ignores SIGUSR1 and
+/// SIGUSR2, which would end it at once.
+#[cfg(unix)]
 fn stop_signal() -> io::Result<impl Future<Output = ()>> {
-    #[cfg(unix)]
-    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
-    #[cfg(unix)]
-    let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
-    Ok(async move {
-        #[cfg(unix)]
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-        #[cfg(not(unix))]
-        let _ = tokio::signal::ctrl_c().await;
-    })
+    use std::future::poll_fn;
+    use std::task::Poll;
+
+    use tokio::signal::unix::{SignalKind, signal};
+    // A handler remains without its receiver.
+    drop(signal(SignalKind::user_defined1())?);
+    drop(signal(SignalKind::user_defined2())?);
+    let mut kinds = vec![SignalKind::terminate(), SignalKind::interrupt(), SignalKind::quit()];
+    if !ignores_hangup() {
+        kinds.push(SignalKind::hangup());
+    }
+    let mut signals = kinds.into_iter().map(signal).collect::<io::Result<Vec<_>>>()?;
+    Ok(poll_fn(move |context| match signals.iter_mut().any(|signal| signal.poll_recv(context).is_ready()) {
+        true => Poll::Ready(()),
+        false => Poll::Pending,
+    }))
 }
 
-/// Reports reloads of the rules, and warnings of the limiter, on standard error.
-struct Log {
+/// Returns whether the process was started to ignore SIGHUP, as `nohup` does: then it outlives its terminal.
+#[cfg(unix)]
+fn ignores_hangup() -> bool {
+    // Without unsafe code, only Linux shows it.
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    ignored.is_some_and(|mask| mask & 1 == 1)
+}
+
+/// Ends when the process is interrupted.
+#[cfg(not(unix))]
+fn stop_signal() -> io::Result<impl Future<Output = ()>> {
+    Ok(async { drop(tokio::signal::ctrl_c().await) })
+}
+
+/// Reports reloads of the rules, and warnings of the limiter, in the log.
+struct LogObserver {
     json: bool,
 }
 
-impl Observer for Log {
+impl Observer for LogObserver {
     fn warned(&self, warning: &Warning) -> bool {
-        warn(self.json, &warning.to_string());
+        warn_of(self.json, warning);
         true
     }
 
     fn recovered(&self) -> bool {
-        warn(self.json, "Redis decides checks again: limits are shared");
+        inform(self.json, "Redis decides checks again: limits are shared");
         true
     }
 
     fn reloaded(&self, rules: Result<usize, &Error>) {
         match rules {
-            Ok(rules) => warn(self.json, &format!("rules reloaded: {rules} in force")),
+            Ok(rules) => inform(self.json, &format!("rules reloaded: {rules} in force")),
             Err(error) => {
                 warn(self.json, &format!("rules not reloaded, the previous ones stay in force: {error}"))
             }

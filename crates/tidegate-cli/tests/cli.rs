@@ -24,6 +24,7 @@ mod serve_clients;
 mod serve_fleet;
 #[cfg(target_os = "linux")]
 mod serve_load;
+mod serve_process;
 mod terminal;
 mod top;
 mod typos;

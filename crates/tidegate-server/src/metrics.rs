@@ -56,7 +56,10 @@ impl ServiceMetrics {
         let recorder = builder.expect("both lists have buckets").build_recorder();
         let prometheus = recorder.handle();
         names::describe_all(&recorder);
-        Self(Arc::new(Registry { recorder: Arc::new(recorder), prometheus }))
+        let metrics = Self(Arc::new(Registry { recorder: Arc::new(recorder), prometheus }));
+        // Shown from the start.
+        metrics.counter(&names::DROPPED_LOG_ENTRIES, &[]).increment(0);
+        metrics
     }
 
     /// Returns an observer that counts the events of a limiter here.
@@ -77,6 +80,11 @@ impl ServiceMetrics {
             sleep(UPKEEP).await;
             self.0.prometheus.run_upkeep();
         }
+    }
+
+    /// Counts an entry that the program's log dropped, because its reader was too slow.
+    pub fn count_dropped_log_entry(&self) {
+        self.counter(&names::DROPPED_LOG_ENTRIES, &[]).increment(1);
     }
 
     /// Returns the number of open connections of a port.

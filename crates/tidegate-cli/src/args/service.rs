@@ -83,6 +83,10 @@ pub(crate) struct Decisions {
     /// The most debt of a key that units used may leave, in limits: see `charge_used` of rules
     #[arg(long, value_name = "LIMITS", default_value_t = 10)]
     pub(crate) debt_cap: u64,
+    /// Sign the tokens of reservations with the secret in this file, byte for byte, and settle no others. Repeat for each
+    /// older secret whose tokens are still settled
+    #[arg(long, value_name = "FILE", allow_hyphen_values = true)]
+    pub(crate) reservation_secret_file: Vec<PathBuf>,
     /// Allow several documents to define rules of one domain
     #[arg(long)]
     pub(crate) merge_domains: bool,

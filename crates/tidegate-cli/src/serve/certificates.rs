@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use crate::args::Connections;
 use crate::failure::Failure;
 use crate::option_file::OptionFile;
-use crate::output::warn;
+use crate::output::{inform, warn};
 
 /// The time between two readings of the files. A change takes effect once two readings in a row are equal, since a
 /// certificate and its key are two files.
@@ -88,7 +88,7 @@ impl Certificates {
                 match newer {
                     Ok(newer) => {
                         tls.replace(&newer);
-                        warn(json, "certificates reloaded: new connections use them");
+                        inform(json, "certificates reloaded: new connections use them");
                     }
                     Err(error) => {
                         warn(json, &format!("certificates not reloaded, the previous ones remain: {error}"));

@@ -155,7 +155,8 @@ fn report(entry: &AuditEntry, is_failed: bool, error: Option<&Error>) {
     }
 }
 
-fn now_ms() -> u64 {
+/// Returns the time of this machine, in milliseconds since 1970.
+pub(crate) fn now_ms() -> u64 {
     #[allow(clippy::disallowed_methods, reason = "the time of an entry is shown, and decides nothing")]
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)

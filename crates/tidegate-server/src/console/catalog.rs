@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use tidegate::{Override, Switch};
+use tidegate::{Ban, Override, Switch};
 use tidegate_rules::{Limit, Rule, RulesLimiter};
 
 use super::words;
@@ -27,6 +27,7 @@ pub(super) struct GateFacts {
     pub(super) origin: Origin,
     /// The path of the rule.
     pub(super) path: String,
+    pub(super) ban: Option<Ban>,
 }
 
 /// By what keys of a gate are denied.
@@ -118,7 +119,8 @@ impl Catalog {
 }
 
 fn facts(rule: &Rule, quota: String, limit: Option<u64>, denies_all: bool, origin: Origin) -> GateFacts {
-    GateFacts { quota, limit, denies_all, is_shadow: rule.is_shadow(), origin, path: rule.path().to_owned() }
+    let (is_shadow, path, ban) = (rule.is_shadow(), rule.path().to_owned(), rule.ban());
+    GateFacts { quota, limit, denies_all, is_shadow, origin, path, ban }
 }
 
 /// Returns the switch of a gate, by these overrides.

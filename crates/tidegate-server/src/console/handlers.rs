@@ -9,6 +9,7 @@ use askama::Template;
 use axum::extract::{Query, State};
 use axum::response::{Html, IntoResponse, Response};
 use http::{HeaderMap, StatusCode};
+use tidegate::admin::Found;
 use tidegate::{Error, Override};
 
 use super::catalog::Catalog;
@@ -150,9 +151,15 @@ pub(super) async fn gate(
     page_with(status, &gate)
 }
 
-async fn lists(console: &Console, common: &Common, gate: &str) -> Result<Lists, String> {
+async fn lists(state: &AdminState, common: &Common, gate: &str) -> Result<Lists, String> {
+    let console = &state.console;
     let ranked = console.top((!gate.is_empty()).then_some(gate), common.overrides(), &common.catalog).await?;
-    Ok(Lists::new(&ranked, common.overrides(), &common.catalog))
+    let is_blocked = |found: &Found| found.usage.as_ref().is_ok_and(|usage| usage.blocked_for.is_some());
+    let log = match ranked.denied.iter().chain(&ranked.most_used).any(is_blocked) {
+        true => history::audit_entries(state).await.ok(),
+        false => None,
+    };
+    Ok(Lists::new(&ranked, common.overrides(), log.as_deref(), &common.catalog))
 }
 
 pub(super) async fn keys(
@@ -162,7 +169,7 @@ pub(super) async fn keys(
 ) -> Response {
     let common = Common::new(&state.console, &identity).await;
     let gate = text(&parameters, "gate");
-    let lists = lists(&state.console, &common, gate).await;
+    let lists = lists(&state, &common, gate).await;
     page(&Keys::new(common.frame, gate, lists))
 }
 
@@ -172,7 +179,7 @@ pub(super) async fn keys_live(
     parameters: Parameters,
 ) -> Response {
     let common = Common::new(&state.console, &identity).await;
-    page(&KeysLive { lists: lists(&state.console, &common, text(&parameters, "gate")).await })
+    page(&KeysLive { lists: lists(&state, &common, text(&parameters, "gate")).await })
 }
 
 /// Returns the key that the parameters name: by a stored form, or by its text. A stored form can be empty; a text cannot,

@@ -1,12 +1,19 @@
 //! What the audit log has of the changes of a key, and the instances that follow a change.
 
-use tidegate::admin::{AuditEntry, AuditRecord, Inspector};
+use std::time::Duration;
+
+use tidegate::Ban;
+use tidegate::admin::{AuditEntry, AuditRecord, Inspector, human};
 
 use super::words;
 use crate::admin::AdminState;
+use crate::admin::audit::now_ms;
 
 /// The entries of the audit log that are read.
 const MAX_AUDIT_ENTRIES: usize = 1_000;
+/// The maximum difference between the end of a block and the end that its entry in the audit log leads to: the clocks of
+/// Redis and of this machine can differ.
+const MAX_DIFFERENCE_MS: u64 = 60_000;
 
 /// An entry of the audit log.
 pub(super) struct Entry {
@@ -53,6 +60,40 @@ pub(super) fn origin_of<'e>(entries: &'e [Entry], gate: &str, key: Option<&str>)
     of_gate.find(|record| record.verb == begins || record.verb == ends).filter(|record| record.verb == begins)
 }
 
+/// Returns who or what has blocked a key for `left` more, in a sentence, as far as the audit log and the rule's ban tell. Redis
+/// stores only the end of a block. `entries` are the newest first; `None` if they cannot be read.
+pub(super) fn blocked_by(
+    entries: Option<&[Entry]>,
+    (gate, key): (&str, &str),
+    left: Duration,
+    ban: Option<Ban>,
+) -> Option<String> {
+    let entries = entries?;
+    let ends_ms = now_ms().saturating_add(left.as_millis() as u64);
+    let is_this_block = |entry: &&Entry| {
+        let Entry { unix_ms, record } = entry;
+        let lasts = record.detail.strip_prefix("for ").and_then(|text| humantime::parse_duration(text).ok());
+        let is_of_key = record.gate == gate && record.key == key;
+        let has_end = |lasts: Duration| {
+            unix_ms.saturating_add(lasts.as_millis() as u64).abs_diff(ends_ms) <= MAX_DIFFERENCE_MS
+        };
+        record.verb == "block"
+            && is_of_key
+            && !record.result.starts_with("failed")
+            && lasts.is_some_and(has_end)
+    };
+    Some(match (entries.iter().find(is_this_block), ban) {
+        (Some(entry), _) => format!("The operator {} has blocked it.", entry.record.operator),
+        // An operator's block of a linked service or of the command line has no entry.
+        (None, Some(ban)) if left <= ban.lasts => format!(
+            "Its rule bans it ({} denials within {}), unless a program or the command line has blocked it.",
+            ban.after,
+            human(ban.within)
+        ),
+        (None, _) => "A program or the command line has blocked it: the audit log has no entry.".to_owned(),
+    })
+}
+
 /// Returns the newest entries of the audit log, or why they cannot be read.
 pub(super) async fn audit_entries(state: &AdminState) -> Result<Vec<Entry>, String> {
     let entries = state.audit.entries(MAX_AUDIT_ENTRIES).await;
@@ -81,6 +122,32 @@ mod tests {
             unix_ms: 0,
             record: AuditRecord { verb, gate, key, result, reason, ..AuditRecord::default() },
         }
+    }
+
+    #[test]
+    fn block_is_by_the_operator_whose_block_has_its_end_else_by_the_ban_or_a_program() {
+        const HOUR: Duration = Duration::from_secs(3_600);
+        let block = |operator: &str, age: Duration, detail: &str, result: &str| {
+            let mut block = entry("block", "login", "bob", result);
+            block.unix_ms = now_ms() - age.as_millis() as u64;
+            (block.record.operator, block.record.detail) = (operator.to_owned(), detail.to_owned());
+            block
+        };
+        let log = [
+            block("eve", HOUR, "for 5h", "failed: no Redis"),
+            block("ada", HOUR, "for 5h", "blocked for 5h"),
+            block("joe", 2 * HOUR, "for 5h", "blocked for 5h"),
+        ];
+        let bob = ("login", "bob");
+        let ban = Ban { after: 3, within: HOUR, lasts: 2 * HOUR };
+        let by = |log, hours, ban| blocked_by(log, bob, hours * HOUR, ban).unwrap();
+        assert_eq!(by(Some(&log), 4, Some(ban)), "The operator ada has blocked it.");
+        assert_eq!(by(Some(&log), 3, None), "The operator joe has blocked it.");
+        assert!(by(Some(&log), 2, Some(ban)).starts_with("Its rule bans it (3 denials within 1h), unless"));
+        assert!(by(Some(&log), 5, Some(ban)).starts_with("A program or"), "longer than a ban");
+        assert!(by(Some(&[]), 2, None).starts_with("A program or the command line has blocked it"));
+        assert_eq!(blocked_by(None, bob, HOUR, Some(ban)), None, "an unreadable log tells nothing");
+        assert!(blocked_by(Some(&log), ("login", "zoe"), 4 * HOUR, None).unwrap().starts_with("A program"));
     }
 
     #[test]

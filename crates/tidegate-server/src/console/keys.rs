@@ -81,9 +81,15 @@ impl Keys {
 }
 
 impl Lists {
-    pub(super) fn new(ranked: &Ranked, overrides: &[Override], catalog: &Catalog) -> Self {
+    /// `log` is the audit log, the newest entry first; `None` if it cannot be read.
+    pub(super) fn new(
+        ranked: &Ranked,
+        overrides: &[Override],
+        log: Option<&[Entry]>,
+        catalog: &Catalog,
+    ) -> Self {
         let rows = |found: &[Found]| {
-            found.iter().map(|found| StateRow::new(found, overrides, catalog)).collect::<Vec<_>>()
+            found.iter().map(|found| StateRow::new(found, overrides, log, catalog)).collect::<Vec<_>>()
         };
         let denied = rows(&ranked.denied);
         let progress = match (ranked.last_round, ranked.keys_read) {
@@ -118,6 +124,8 @@ impl KeyPage {
         history: Result<Vec<Entry>, String>,
         catalog: &Catalog,
     ) -> Self {
+        let log = history.as_deref().ok();
+        let state = |found| StateRow::new(found, overrides, log, catalog);
         let of_key = |entry: &&Override| matches!(entry, Override::Quota { key: written, .. } if key.written.contains(written));
         Self {
             frame: Frame { title: format!("Key {}", key.shown), tab: Some(Tab::Keys), ..frame },
@@ -126,7 +134,7 @@ impl KeyPage {
             form: key.form.clone(),
             is_known: key.bytes.is_some(),
             switches: switches_of(overrides, &search.found),
-            states: search.found.iter().map(|found| StateRow::new(found, overrides, catalog)).collect(),
+            states: search.found.iter().map(state).collect(),
             denials: search
                 .denials
                 .iter()

@@ -4,6 +4,7 @@ use tidegate::admin::{Found, human, units};
 use tidegate::{Override, Quota};
 
 use super::catalog::Catalog;
+use super::history::{Entry, blocked_by};
 use super::words;
 
 /// The state of a key at one gate.
@@ -44,7 +45,13 @@ pub(super) fn limit_of(found: &Found, overrides: &[Override], catalog: &Catalog)
 }
 
 impl StateRow {
-    pub(super) fn new(found: &Found, overrides: &[Override], catalog: &Catalog) -> Self {
+    /// `log` is the audit log, the newest entry first; `None` if it cannot be read.
+    pub(super) fn new(
+        found: &Found,
+        overrides: &[Override],
+        log: Option<&[Entry]>,
+        catalog: &Catalog,
+    ) -> Self {
         let name = &found.name;
         let limit = limit_of(found, overrides, catalog);
         let stored_quota = found.usage.as_ref().ok().and_then(|usage| usage.quota);
@@ -78,14 +85,19 @@ impl StateRow {
             true => "unused".to_owned(),
             false => format!("resets in {}", human(usage.reset_after)),
         };
+        let by = usage.blocked_for.and_then(|left| {
+            let ban = catalog.get(&name.gate).and_then(|facts| facts.ban);
+            blocked_by(log, (&name.gate, &name.written), left, ban)
+        });
+        let by = by.map(|by| format!(" {by}")).unwrap_or_default();
         let (class, label, sentence) = match (usage.blocked_for, catalog.admitted_by(&name.gate, overrides)) {
             (Some(left), None) => (
                 "bad",
                 "blocked",
-                format!("Blocked: every check is denied for {} more. {used} used.", human(left)),
+                format!("Blocked: every check is denied for {} more.{by} {used} used.", human(left)),
             ),
             (Some(left), Some(why)) => {
-                ("warn", "blocked", format!("Blocked for {} more, but {why}. {used} used.", human(left)))
+                ("warn", "blocked", format!("Blocked for {} more, but {why}.{by} {used} used.", human(left)))
             }
             (None, None) if is_full => {
                 ("bad", "denied", format!("{used} used: no unit is left, so checks are denied; {resets}."))

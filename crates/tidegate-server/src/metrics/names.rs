@@ -59,7 +59,16 @@ pub(super) const REJECTED_LOGINS: Metric = Metric {
     description: "Tokens that the admin port has rejected.",
 };
 
-const ALL: [Metric; 5] = [REQUESTS, REQUEST_SECONDS, CONNECTIONS, REJECTED_CONNECTIONS, REJECTED_LOGINS];
+pub(super) const DROPPED_LOG_ENTRIES: Metric = Metric {
+    name: "tidegate_server_dropped_log_entries_total",
+    labels: &[],
+    unit: Unit::Count,
+    kind: Kind::Counter,
+    description: "Log entries that were dropped because standard error was not read.",
+};
+
+const ALL: [Metric; 6] =
+    [REQUESTS, REQUEST_SECONDS, CONNECTIONS, REJECTED_CONNECTIONS, REJECTED_LOGINS, DROPPED_LOG_ENTRIES];
 
 /// Tells a recorder the descriptions.
 pub(super) fn describe_all(recorder: &impl Recorder) {

@@ -44,6 +44,7 @@ async fn change_is_made_only_after_a_confirmation() {
     assert!(!users(&console).peek("bob").await.unwrap().is_allowed());
     let page = session.get(&console, "/key?written=bob").await.text().await.unwrap();
     assert!(page.contains("Blocked") && page.contains("ada (operator)") && page.contains("abuse"), "{page}");
+    assert!(page.contains("The operator ada has blocked it."), "{page}");
     console.stop().await;
 }
 

@@ -147,10 +147,29 @@ async fn state_of_a_key_is_shown_in_words() {
     })
     .await;
     gate.block("bob", Duration::from_secs(3_600)).await.unwrap();
-    assert!(console.page("/key?written=bob", 200).await.contains("Blocked: every check is denied for 59m"));
+    let page = console.page("/key?written=bob", 200).await;
+    assert!(page.contains("Blocked: every check is denied for 59m"), "{page}");
+    assert!(page.contains("A program or the command line has blocked it"), "{page}");
     soon("the block is listed", async || console.page("/keys?gate=shop.user", 200).await.contains("blocked"))
         .await;
     assert!(console.page("/keys?gate=other", 200).await.contains("No key is denied now"));
+    console.stop().await;
+}
+
+#[tokio::test]
+async fn ban_of_a_key_is_told_from_a_block() {
+    let rules = RULES.replacen(": 3 }", ": 3, ban: { after: 2, within: 1h, for: 2h } }", 1);
+    let console = Console::start(&rules).await;
+    let rules = Rules::parse("shop.yaml", &rules).unwrap().bind(&console.limiter());
+    let descriptors = [tidegate_rules::Descriptor::from([("user", "bob")])];
+    for _ in 0..5 {
+        let _ = rules.check("shop", &descriptors).await.unwrap();
+    }
+    let page = console.page("/key?written=bob", 200).await;
+    assert!(page.contains("Blocked: every check is denied for 1h 59m"), "{page}");
+    assert!(page.contains("Its rule bans it (2 denials within 1h)"), "{page}");
+    soon("the list names the ban", async || console.page("/keys", 200).await.contains("Its rule bans it"))
+        .await;
     console.stop().await;
 }
 
