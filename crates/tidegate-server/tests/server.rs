@@ -22,4 +22,5 @@ mod tls;
 #[cfg(feature = "tracing")]
 mod trace;
 mod translation;
+mod unfinished;
 mod v1;
