@@ -16,8 +16,9 @@ const MAX_STATUSES: usize = 64;
 
 /// The method of the protocol.
 const METHOD: &str = "ShouldRateLimit";
-/// The codes with which the method ends: those of its decisions, and those of messages that are late or too large.
-const CODES: [&str; 8] = [
+/// The codes with which the method ends: those of its decisions, and those of messages that are late, too large, malformed,
+/// or above the memory of unfinished ones.
+const CODES: [&str; 10] = [
     "OK",
     "OVER_LIMIT",
     "INVALID_ARGUMENT",
@@ -26,6 +27,8 @@ const CODES: [&str; 8] = [
     "INTERNAL",
     "DEADLINE_EXCEEDED",
     "OUT_OF_RANGE",
+    "MALFORMED",
+    "RESOURCE_EXHAUSTED",
 ];
 
 /// Counts requests over gRPC.
