@@ -14,7 +14,7 @@ pub(crate) const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The memory of an unfinished request beside its body: its head, its task, and the buffers of its stream.
 /// Also the 5 bytes before a message of gRPC.
-const OVERHEAD_BYTES: usize = 8 << 10;
+const OVERHEAD_BYTES: usize = 16 << 10;
 
 /// The reason why a body was not read. `E`: the error of its connection.
 #[derive(Debug, thiserror::Error)]

@@ -168,7 +168,7 @@ impl Server {
     }
 
     /// Sets the maximum memory in bytes of all requests that have not arrived entirely, over gRPC and over HTTP together.
-    /// Further unfinished requests fail with `RESOURCE_EXHAUSTED` and 503. One takes 8 KiB beside its body.
+    /// Further unfinished requests fail with `RESOURCE_EXHAUSTED` and 503. One takes 16 KiB beside its body.
     ///
     /// Default: 32 MiB. Less than the largest request counts as it.
     pub const fn max_unfinished_bytes(mut self, bytes: usize) -> Self {
