@@ -36,9 +36,8 @@ impl RejectedLogins {
 
     pub(super) fn too_many_attempts(&self, client: Client) {
         self.counters.iter().for_each(|counters| counters.too_many_attempts.increment(1));
-        self.limiter.warn(&self.warning, || {
-            format!("{client} has sent too many wrong tokens to the admin port, and has to wait")
-        });
+        self.limiter
+            .warn(&self.warning, || format!("{client} has sent too many wrong tokens to the admin port"));
     }
 }
 
