@@ -42,6 +42,12 @@ use crate::redis_url::redact_urls;
 use crate::serve::arguments::{self, MergedArguments};
 use crate::serve::{effective, ineffective};
 
+/// Gives memory back to the system by a thread of its own, within about 10 s. That of glibc keeps what 10,000 connections
+/// took.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> ExitCode {
     let code = run_program();
     log::end();

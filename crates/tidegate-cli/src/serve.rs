@@ -166,6 +166,7 @@ fn server(serve: &Serve, rules: ReloadingRules) -> Server {
     let connections = &serve.connections;
     Server::new(service)
         .max_message_bytes(serve.max_message)
+        .max_unfinished_bytes(serve.max_unfinished)
         .keepalive(connections.keepalive)
         .max_connection_age(connections.max_connection_age)
         .max_connections(connections.max_connections)

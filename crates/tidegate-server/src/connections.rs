@@ -1,8 +1,10 @@
 //! Accepts connections, up to a maximum, and serves them until the end of the server.
 
 mod bounded;
+mod places;
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use ::metrics::Gauge;
@@ -13,6 +15,8 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 pub(crate) use self::bounded::Bounded;
+use self::places::Places;
+pub(crate) use self::places::{Guests, Place};
 use crate::metrics::ServiceMetrics;
 
 /// The pause after an error of the listener, such as too many open files.
@@ -40,10 +44,22 @@ pub(crate) struct Port {
     /// Its name in metrics.
     pub(crate) name: &'static str,
     pub(crate) listener: TcpListener,
-    /// The maximum number of open connections. Further ones wait in the backlog of the listener until one is closed.
+    /// The maximum number of connections with a place.
     pub(crate) max_connections: usize,
+    pub(crate) admission: Admission,
     pub(crate) metrics: Option<ServiceMetrics>,
     pub(crate) stop: Stop,
+}
+
+/// Which connections have a [`Place`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Admission {
+    /// All. Above the maximum, they wait in the backlog of the listener until one is closed.
+    Wait,
+    /// All up to the maximum. Above it, they are guests.
+    Place(Guests),
+    /// Those that [take](Place::take) one. Before, they are guests.
+    OnRequest(Guests),
 }
 
 impl Port {
@@ -52,26 +68,42 @@ impl Port {
     /// # Cancel safety
     ///
     /// Dropping the future closes all connections.
-    pub(crate) async fn serve<C>(self, connection: impl Fn(TcpStream, Stop) -> C)
+    pub(crate) async fn serve<C>(self, connection: impl Fn(TcpStream, Place, Stop) -> C)
     where
         C: Future<Output = ()> + Send + 'static,
     {
-        let Self { name, listener, max_connections, metrics, mut stop } = self;
-        let gauge = metrics.map(|metrics| metrics.connections(name));
+        let Self { name, listener, max_connections, admission, metrics, mut stop } = self;
+        let (waits, guests) = match admission {
+            // Each takes its place at once.
+            Admission::Wait => (true, Guests { max: 1, max_per_client: 1 }),
+            Admission::Place(guests) | Admission::OnRequest(guests) => (false, guests),
+        };
+        let gauge = metrics.as_ref().map(|metrics| metrics.connections(name));
+        let displaced = metrics.filter(|_| !waits).map(|it| it.rejected_connections(name, "displaced"));
         let observed = stop.clone();
-        let counted = |stream| {
+        let places = Places::new(max_connections, guests);
+        let counted = |(stream, address): (TcpStream, SocketAddr)| {
             let count = gauge.clone().map(OpenConnection::new);
-            let serving = connection(stream, observed.clone());
+            let (place, displacing) = places.enter(address.ip());
+            if !matches!(admission, Admission::OnRequest(_)) {
+                place.take();
+            }
+            let serving = connection(stream, place, observed.clone());
+            let displaced = displaced.clone();
             async move {
-                serving.await;
+                tokio::select! {
+                    () = serving => {}
+                    Ok(()) = displacing => displaced.iter().for_each(|displaced| displaced.increment(1)),
+                }
                 drop(count);
             }
         };
         let mut open = JoinSet::new();
         loop {
             tokio::select! {
-                stream = accept(&listener), if open.len() < max_connections => {
-                    open.spawn(counted(stream));
+                accepted = accept(&listener), if !waits || open.len() < max_connections => {
+                    open.spawn(counted(accepted));
+                    while open.try_join_next().is_some() {}
                 }
                 Some(_) = open.join_next() => {}
                 () = stop.stopped() => break,
@@ -79,9 +111,9 @@ impl Port {
         }
         // The connections that the system has accepted: it would reset them.
         while open.len() < max_connections
-            && let Some(stream) = accept(&listener).now_or_never()
+            && let Some(accepted) = accept(&listener).now_or_never()
         {
-            open.spawn(counted(stream));
+            open.spawn(counted(accepted));
         }
         drop(listener);
         while open.join_next().await.is_some() {}
@@ -104,13 +136,13 @@ impl Drop for OpenConnection {
     }
 }
 
-async fn accept(listener: &TcpListener) -> TcpStream {
+async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => {
+            Ok((stream, address)) => {
                 // Without it, answers wait for more data. An error means that the client has left.
                 let _ = stream.set_nodelay(true);
-                return stream;
+                return (stream, address);
             }
             Err(_) => sleep(PAUSE).await,
         }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tonic::server::NamedService;
 use tonic::service::Routes;
@@ -9,7 +10,9 @@ use tonic::{Code, Request, Response, Status};
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
+use crate::body::BodyMemory;
 use crate::grpc_errors::CountedErrors;
+use crate::grpc_streams::BoundedStreams;
 use crate::metrics::ServiceMetrics;
 use crate::metrics::requests::GrpcRequests;
 use crate::origin;
@@ -18,7 +21,7 @@ use crate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::{
     RateLimitService as Protocol, RateLimitServiceServer,
 };
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use crate::request_body::BodyDeadline;
+use crate::request_body::WholeMessage;
 use crate::service::RateLimitService;
 use crate::service_error::ServiceError;
 
@@ -26,6 +29,10 @@ use crate::service_error::ServiceError;
 /// the name that Envoy's service uses.
 const HEALTH_NAMES: [&str; 3] =
     ["", <RateLimitServiceServer<GrpcService> as NamedService>::NAME, "ratelimit"];
+
+/// The maximum size of a request for the health, which has the name of a service, and the memory of all unfinished ones.
+const MAX_CHECK_BYTES: usize = 1 << 10;
+const UNFINISHED_CHECKS_BYTES: usize = 1 << 20;
 
 struct GrpcService {
     service: RateLimitService,
@@ -48,7 +55,11 @@ impl Protocol for GrpcService {
         if let (Some(requests), Ok(response)) = (&self.requests, &response) {
             requests.answered(response.overall_code().as_str_name(), began);
         }
-        response.map(Response::new).map_err(|error| Status::new(code(&error), error.to_string()))
+        response.map(Response::new).map_err(|error| {
+            let mut status = Status::new(code(&error), error.to_string());
+            status.set_source(Arc::new(error));
+            status
+        })
     }
 }
 
@@ -81,7 +92,7 @@ impl GrpcHealth {
     }
 }
 
-/// Returns the services of the gRPC port.
+/// Returns the services of the gRPC port. `max_streams`: those of health and reflection.
 ///
 /// # Errors
 ///
@@ -90,6 +101,8 @@ pub(crate) async fn routes(
     service: RateLimitService,
     metrics: Option<ServiceMetrics>,
     max_message_bytes: usize,
+    memory: Arc<BodyMemory>,
+    max_streams: usize,
 ) -> Result<(Routes, GrpcHealth), tonic_reflection::server::Error> {
     let (reporter, health) = tonic_health::server::health_reporter();
     for name in HEALTH_NAMES {
@@ -103,9 +116,14 @@ pub(crate) async fn routes(
     let requests = metrics.as_ref().map(|metrics| Arc::new(GrpcRequests::new(metrics)));
     let service = RateLimitServiceServer::new(GrpcService { service, requests: requests.clone() })
         .max_decoding_message_size(max_message_bytes);
-    let routes = Routes::new(CountedErrors { service: BodyDeadline(service), requests })
-        .add_service(health)
-        .add_service(reflection().build_v1()?)
-        .add_service(reflection().build_v1alpha()?);
+    let free = Arc::new(Semaphore::new(max_streams.min(Semaphore::MAX_PERMITS)));
+    let service = WholeMessage { service, max_bytes: max_message_bytes, memory };
+    // A memory of its own, so that requests that do not end keep no health check out.
+    let memory = Arc::new(BodyMemory::new(UNFINISHED_CHECKS_BYTES, MAX_CHECK_BYTES));
+    let health = WholeMessage { service: health, max_bytes: MAX_CHECK_BYTES, memory };
+    let routes = Routes::new(CountedErrors { service, requests })
+        .add_service(BoundedStreams { service: health, free: free.clone() })
+        .add_service(BoundedStreams { service: reflection().build_v1()?, free: free.clone() })
+        .add_service(BoundedStreams { service: reflection().build_v1alpha()?, free });
     Ok((routes, GrpcHealth(reporter)))
 }

@@ -1,6 +1,7 @@
 //! Counts the gRPC requests that fail, also those that fail before their message is decoded.
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -64,12 +65,21 @@ where
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let response = ready!(Pin::new(&mut self.response).poll(cx));
         if let (Some(requests), Ok(response)) = (&self.requests, &response)
-            // An error is the head of its response; a success has its status at the end.
-            && let Some(status) = Status::from_header_map(response.headers())
+            // tonic keeps the status of an error in the extensions of its response; a success has none there.
+            && let Some(status) = response.extensions().get::<Status>()
         {
-            requests.answered(name(status.code()), self.began);
+            requests.answered(label(status), self.began);
         }
         Poll::Ready(response)
+    }
+}
+
+/// Returns the label of an error. A message that cannot be decoded is `INTERNAL` in the protocol, but it is the mistake of
+/// its client: only the errors of the service have a source.
+fn label(status: &Status) -> &'static str {
+    match status.code() {
+        Code::Internal if status.source().is_none() => "MALFORMED",
+        code => name(code),
     }
 }
 

@@ -43,7 +43,7 @@ impl GrpcPort {
     /// Serves connections until the server stops, then those that are open until their requests have ended.
     pub(crate) async fn serve(self, port: connections::Port) {
         let warning = Arc::new(RepeatedWarning::new("server-tls-handshake"));
-        port.serve(|stream, stop| self.clone().connect(stream, warning.clone(), stop)).await;
+        port.serve(|stream, _, stop| self.clone().connect(stream, warning.clone(), stop)).await;
     }
 
     async fn connect(self, stream: TcpStream, warning: Arc<RepeatedWarning>, stop: Stop) {

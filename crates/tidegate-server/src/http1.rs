@@ -1,6 +1,5 @@
 //! Serves a router over HTTP/1.1 without TLS: the HTTP port and the admin port.
 
-use std::net::SocketAddr;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -18,20 +17,18 @@ use tokio::net::TcpStream;
 use tokio::time::sleep;
 
 use crate::body::READ_TIMEOUT;
-use crate::connections::{Bounded, Port, Stop};
+use crate::connections::{Bounded, Place, Port, Stop};
 use crate::origin;
 
 /// The time in which connections get the responses to requests that were under way to them when the port closed.
 const LINGER: Duration = Duration::from_millis(100);
-
-/// The address of the client of a connection, among the extensions of its requests.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PeerAddr(pub(crate) SocketAddr);
+/// The maximum size of a head, and of the part of a body that is read at once. hyper's default is 400 KiB.
+const MAX_BUFFER_BYTES: usize = 16 << 10;
 
 /// Serves connections until the server stops, then those that are in use.
 pub(crate) async fn serve(router: Router, port: Port) {
     let router = router.layer(from_fn(require_host));
-    port.serve(|stream, stop| exchange(router.clone(), stream, stop)).await;
+    port.serve(|stream, place, stop| exchange(router.clone(), stream, place, stop)).await;
 }
 
 async fn require_host(request: AnyRequest, next: Next) -> Response {
@@ -41,17 +38,16 @@ async fn require_host(request: AnyRequest, next: Next) -> Response {
     }
 }
 
-/// Serves the requests of a connection until its client closes it or the server stops.
-async fn exchange(router: Router, stream: TcpStream, mut stop: Stop) {
-    // A connection without an address has ended.
-    let Ok(peer) = stream.peer_addr() else { return };
+/// Serves the requests of a connection until its client closes it or the server stops. Each request has the [`Place`] of
+/// its connection among its extensions.
+async fn exchange(router: Router, stream: TcpStream, place: Place, mut stop: Stop) {
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: Request<Incoming>| {
-        request.extensions_mut().insert(PeerAddr(peer));
+        request.extensions_mut().insert(place.clone());
         router.call(request)
     });
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(READ_TIMEOUT);
+    http.timer(TokioTimer::new()).header_read_timeout(READ_TIMEOUT).max_buf_size(MAX_BUFFER_BYTES);
     let mut connection = pin!(http.serve_connection(TokioIo::new(Bounded::new(stream)), service));
     let stopped = async {
         stop.stopped().await;

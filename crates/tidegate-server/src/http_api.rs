@@ -12,7 +12,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use tokio::time::Instant;
 
-use crate::body;
+use crate::body::{self, BodyError};
+use crate::connections::Place;
 use crate::http_state::HttpState;
 use crate::json;
 use crate::metrics::ServiceMetrics;
@@ -44,7 +45,7 @@ pub(crate) fn router(
         .nest("/v1", v1::router())
         .with_state(api)
         .layer(from_fn_with_state(is_loopback, refuse_pages))
-        .layer(from_fn_with_state(readiness, close_while_stopping));
+        .layer(from_fn_with_state(readiness, admit));
     let router = match metrics {
         Some(metrics) => router.layer(from_fn_with_state(Arc::new(HttpRequests::new(&metrics)), count)),
         None => router,
@@ -52,11 +53,20 @@ pub(crate) fn router(
     traced(router, hook)
 }
 
+/// The paths that are served on each connection, also above the maximum.
+const PROBES: [&str; 3] = ["/livez", "/readyz", "/healthcheck"];
+
+/// Answers only probes on the connections of guests, and closes these.
+///
 /// Lets each response close its connection once the server reports that it is stopping. So a client does not send a
 /// request on a connection that the server is about to close, which would leave it without a response.
-async fn close_while_stopping(State(readiness): State<Readiness>, request: Request, next: Next) -> Response {
-    let mut response = next.run(request).await;
-    if readiness.is_stopping() {
+async fn admit(State(readiness): State<Readiness>, request: Request, next: Next) -> Response {
+    let is_guest = request.extensions().get().is_some_and(Place::is_guest);
+    let mut response = match is_guest && !PROBES.contains(&request.uri().path()) {
+        true => Problem::too_many_connections().into_response(),
+        false => next.run(request).await,
+    };
+    if is_guest || readiness.is_stopping() {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     response
@@ -104,7 +114,11 @@ async fn decide(State(api): State<HttpState>, request: Request) -> Result<Respon
 
 async fn respond(api: &HttpState, body: Body) -> Result<(StatusCode, Vec<u8>), (StatusCode, String)> {
     let bad = |message: String| (StatusCode::BAD_REQUEST, message);
-    let body = body::read(body, api.max_message_bytes).await.map_err(|error| bad(error.to_string()))?;
+    let body = body::read(body, api.max_message_bytes, &api.body_memory).await;
+    let body = body.map_err(|error| match error {
+        BodyError::NoMemory => (StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
+        error => bad(error.to_string()),
+    })?;
     let request = json::parse(&body).map_err(|error| bad(format!("the body is not a request: {error}")))?;
     let response = api.service.decide(&request).await.map_err(|error| match error {
         ServiceError::Invalid(text) => bad(text),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::body::BodyMemory;
 use crate::permits::PermitTable;
 use crate::readiness::Readiness;
 use crate::service::RateLimitService;
@@ -12,4 +13,5 @@ pub(crate) struct HttpState {
     pub(crate) readiness: Readiness,
     pub(crate) permits: Arc<PermitTable>,
     pub(crate) max_message_bytes: usize,
+    pub(crate) body_memory: Arc<BodyMemory>,
 }

@@ -15,11 +15,13 @@ mod admin;
 mod body;
 #[cfg(test)]
 mod captured_events;
+mod client;
 mod connections;
 mod console;
 mod grpc;
 mod grpc_errors;
 mod grpc_port;
+mod grpc_streams;
 mod header_names;
 mod http1;
 mod http_api;

@@ -1,78 +1,67 @@
-//! The body of a gRPC request, which has to end in time.
+//! The message of a gRPC request, which has to arrive in time, and within the memory of unfinished requests.
 
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
-use http::Request;
-use http_body::{Frame, SizeHint};
-use prost::bytes::Bytes;
-use tokio::time::{Sleep, sleep};
+use http::{Request, Response};
+use http_body_util::Full;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::Service;
 use tonic::server::NamedService;
 
-/// The maximum time in which a client sends the body of a request.
-pub(crate) const BODY_TIMEOUT: Duration = Duration::from_secs(5);
+use crate::body::{self, BodyError, BodyMemory};
 
-/// A service whose requests fail with `DEADLINE_EXCEEDED` if their bodies do not end in time. Not for streams.
+/// The bytes before a message: whether it is compressed, and its length.
+const PREFIX_BYTES: usize = 5;
+
+/// A service that is called once the message has arrived. Not for streams.
+///
+/// The service itself would allocate the whole message when its length arrives.
 #[derive(Clone, Debug)]
-pub(crate) struct BodyDeadline<S>(pub(crate) S);
+pub(crate) struct WholeMessage<S> {
+    pub(crate) service: S,
+    pub(crate) max_bytes: usize,
+    pub(crate) memory: Arc<BodyMemory>,
+}
 
-impl<S> Service<Request<Body>> for BodyDeadline<S>
+impl<S> Service<Request<Body>> for WholeMessage<S>
 where
-    S: Service<Request<Body>, Error = Infallible>,
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
 {
-    type Response = S::Response;
+    type Response = Response<Body>;
     type Error = Infallible;
-    type Future = S::Future;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.0.poll_ready(cx)
+        self.service.poll_ready(cx)
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        self.0.call(request.map(|body| Body::new(TimedBody { body, deadline: None })))
+        let Self { mut service, max_bytes, memory } = self.clone();
+        let (head, body) = request.into_parts();
+        Box::pin(async move {
+            match body::read(body, max_bytes.saturating_add(PREFIX_BYTES), &memory).await {
+                Ok(message) => service.call(Request::from_parts(head, Body::new(Full::new(message)))).await,
+                Err(error) => Ok(status(error, max_bytes).into_http()),
+            }
+        })
     }
 }
 
-impl<S: NamedService> NamedService for BodyDeadline<S> {
+impl<S: NamedService> NamedService for WholeMessage<S> {
     const NAME: &'static str = S::NAME;
 }
 
-struct TimedBody {
-    body: Body,
-    /// Begins with the first wait: most bodies arrive with the head, and need no timer.
-    deadline: Option<Pin<Box<Sleep>>>,
-}
-
-impl http_body::Body for TimedBody {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let frame = Pin::new(&mut self.body).poll_frame(cx);
-        if frame.is_ready() {
-            return frame;
-        }
-        let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep(BODY_TIMEOUT)));
-        deadline.as_mut().poll(cx).map(|()| {
-            let text = format!("the request did not end within {BODY_TIMEOUT:?}");
-            Some(Err(Status::deadline_exceeded(text)))
-        })
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+fn status(error: BodyError<Status>, max_bytes: usize) -> Status {
+    match error {
+        BodyError::TimedOut => Status::deadline_exceeded(error.to_string()),
+        BodyError::TooLarge(_) => Status::out_of_range(BodyError::<Status>::TooLarge(max_bytes).to_string()),
+        BodyError::NoMemory => Status::resource_exhausted(error.to_string()),
+        BodyError::Unreadable(status) => status,
     }
 }

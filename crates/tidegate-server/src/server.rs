@@ -11,7 +11,8 @@ use tokio::time::{sleep, timeout};
 use tonic::service::Routes;
 
 use crate::admin::{self, Admin, AdminState, ChangeTracker, Listening};
-use crate::connections::{Port, Stop};
+use crate::body::BodyMemory;
+use crate::connections::{Admission, Guests, Port, Stop};
 use crate::grpc::{self, GrpcHealth};
 use crate::grpc_port::GrpcPort;
 use crate::http_api;
@@ -25,8 +26,12 @@ use crate::service::RateLimitService;
 use crate::tls::Tls;
 use crate::trace::{SpanHook, traced};
 
-/// The maximum number of open connections to the admin port: operators and their tools are few.
+/// The maximum number of connections to the admin port whose clients have shown a token: operators and their tools are few.
 const MAX_ADMIN_CONNECTIONS: usize = 256;
+/// Connections to the admin port whose clients have not shown a token yet. A browser opens up to six.
+const ADMIN_GUESTS: Guests = Guests { max: 64, max_per_client: 16 };
+/// Connections to the HTTP port above the maximum, for probes.
+const HTTP_GUESTS: Guests = Guests { max: 64, max_per_client: 16 };
 
 /// The settings of a server. [`bind`](Self::bind) opens its ports.
 ///
@@ -51,6 +56,7 @@ pub struct Server {
     max_connections: usize,
     max_permits: usize,
     max_message_bytes: usize,
+    max_unfinished_bytes: usize,
     span_hook: SpanHook,
     drain_notice: Duration,
     drain: Duration,
@@ -67,9 +73,10 @@ impl Server {
             metrics: None,
             keepalive: Duration::from_secs(60),
             max_connection_age: Duration::from_secs(30 * 60),
-            max_connections: 16_384,
+            max_connections: 4_096,
             max_permits: 10_000,
-            max_message_bytes: 1 << 20,
+            max_message_bytes: 64 << 10,
+            max_unfinished_bytes: 32 << 20,
             span_hook: SpanHook::default(),
             drain_notice: Duration::from_secs(1),
             drain: Duration::from_secs(10),
@@ -119,10 +126,11 @@ impl Server {
         self
     }
 
-    /// Sets the maximum number of open connections of each port. Further clients wait, without an answer, until another
-    /// connection is closed: keep it above the number of clients, and below the process's limit of open files.
+    /// Sets the maximum number of open connections of each port: keep it above the number of clients, and below the process's
+    /// limit of open files. Further clients of the gRPC port wait, without an answer, until another connection is closed.
+    /// Those of the HTTP port get 503, except for probes.
     ///
-    /// Default: 16,384. 0 counts as 1.
+    /// Default: 4,096. 0 counts as 1.
     pub const fn max_connections(mut self, connections: usize) -> Self {
         self.max_connections = if connections == 0 { 1 } else { connections };
         self
@@ -153,9 +161,18 @@ impl Server {
 
     /// Sets the maximum size of a request in bytes, over gRPC and over HTTP.
     ///
-    /// Default: 1 MiB.
+    /// Default: 64 KiB.
     pub const fn max_message_bytes(mut self, bytes: usize) -> Self {
         self.max_message_bytes = bytes;
+        self
+    }
+
+    /// Sets the maximum memory in bytes of all requests that have not arrived entirely, over gRPC and over HTTP together.
+    /// Further unfinished requests fail with `RESOURCE_EXHAUSTED` and 503. One takes 16 KiB beside its body.
+    ///
+    /// Default: 32 MiB. Less than the largest request counts as it.
+    pub const fn max_unfinished_bytes(mut self, bytes: usize) -> Self {
+        self.max_unfinished_bytes = bytes;
         self
     }
 
@@ -199,9 +216,22 @@ impl Server {
             Some(admin) => Some(listen(PortName::Admin, admin.address).await?),
             None => None,
         };
+        let body_memory = Arc::new(BodyMemory::new(self.max_unfinished_bytes, self.max_message_bytes));
+        let (service, metrics) = (self.service.clone(), self.metrics.clone());
         let (routes, health) =
-            grpc::routes(self.service.clone(), self.metrics.clone(), self.max_message_bytes).await?;
-        Ok(BoundServer { settings: self, routes, health, grpc, http, admin, grpc_addr, http_addr })
+            grpc::routes(service, metrics, self.max_message_bytes, body_memory.clone(), self.max_connections)
+                .await?;
+        Ok(BoundServer {
+            settings: self,
+            body_memory,
+            routes,
+            health,
+            grpc,
+            http,
+            admin,
+            grpc_addr,
+            http_addr,
+        })
     }
 }
 
@@ -216,6 +246,7 @@ async fn listen(port: PortName, address: SocketAddr) -> Result<(TcpListener, Soc
 #[must_use = "a server answers nothing before `run`"]
 pub struct BoundServer {
     settings: Server,
+    body_memory: Arc<BodyMemory>,
     routes: Routes,
     health: GrpcHealth,
     grpc: TcpListener,
@@ -258,22 +289,28 @@ impl BoundServer {
     ///
     /// None at present.
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<bool, ServerError> {
-        let Self { settings, routes, mut health, grpc, http, admin, grpc_addr, http_addr } = self;
+        let Self { settings, body_memory, routes, mut health, grpc, http, admin, grpc_addr, http_addr } =
+            self;
         let Server { service, metrics, max_message_bytes, max_connections, .. } = settings.clone();
         let limiter = service.rules().limiter().clone();
         let readiness = Readiness::new(service.clone(), settings.needs_redis);
         let (close, closed) = Stop::new();
-        let port = |name, listener, max_connections| {
+        let port = |name, listener, max_connections, admission| {
             let (metrics, stop) = (metrics.clone(), closed.clone());
-            Port { name, listener, max_connections, metrics, stop }
+            Port { name, listener, max_connections, admission, metrics, stop }
         };
 
         let permits = Arc::new(PermitTable::new(limiter.clone(), settings.max_permits));
-        let api =
-            HttpState { service: service.clone(), readiness: readiness.clone(), permits, max_message_bytes };
+        let api = HttpState {
+            service: service.clone(),
+            readiness: readiness.clone(),
+            permits,
+            max_message_bytes,
+            body_memory,
+        };
         let is_loopback = http_addr.ip().to_canonical().is_loopback();
         let router = http_api::router(api, is_loopback, metrics.clone(), settings.span_hook.clone());
-        let http = http1::serve(router, port("http", http, max_connections));
+        let http = http1::serve(router, port("http", http, max_connections, Admission::Place(HTTP_GUESTS)));
         let connections = GrpcPort {
             routes: traced(routes.prepare().into_axum_router(), settings.span_hook.clone()),
             tls: settings.tls.clone(),
@@ -282,13 +319,15 @@ impl BoundServer {
             limiter: limiter.clone(),
             failed_handshakes: metrics.as_ref().map(|it| it.rejected_connections("grpc", "tls_handshake")),
         };
-        let grpc = connections.serve(port("grpc", grpc, max_connections));
+        let grpc = connections.serve(port("grpc", grpc, max_connections, Admission::Wait));
         let changes = ChangeTracker::new();
         let admin = async {
             if let (Some(admin), Some((listener, admin_addr))) = (&settings.admin, admin) {
                 let listening = Listening { grpc: grpc_addr, http: http_addr, admin: admin_addr };
                 let state = AdminState::new(service, admin, metrics.clone(), changes.clone(), listening);
-                http1::serve(admin::router(state), port("admin", listener, MAX_ADMIN_CONNECTIONS)).await;
+                let admission = Admission::OnRequest(ADMIN_GUESTS);
+                let port = port("admin", listener, MAX_ADMIN_CONNECTIONS, admission);
+                http1::serve(admin::router(state), port).await;
             }
         };
         let upkeep = async {

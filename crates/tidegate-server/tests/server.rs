@@ -23,4 +23,5 @@ mod tls;
 #[cfg(feature = "tracing")]
 mod trace;
 mod translation;
+mod unfinished;
 mod v1;

@@ -41,8 +41,11 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub(crate) denied_body: String,
     /// The maximum size of a request in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20, value_parser = units::bytes)]
+    #[arg(long, value_name = "BYTES", default_value_t = 64 << 10, value_parser = units::bytes)]
     pub(crate) max_message: usize,
+    /// The maximum memory in bytes of all requests that have not arrived entirely; further ones fail
+    #[arg(long, value_name = "BYTES", default_value_t = 32 << 20, value_parser = units::bytes)]
+    pub(crate) max_unfinished: usize,
     #[command(flatten)]
     pub(crate) decisions: Decisions,
     #[command(flatten)]
@@ -151,8 +154,8 @@ pub(crate) struct Connections {
     /// Close a gRPC connection at about this age, so that its client finds new replicas
     #[arg(long, value_name = "TIME", default_value = "30m", value_parser = units::duration)]
     pub(crate) max_connection_age: Duration,
-    /// The maximum number of open connections of each port; further clients wait
-    #[arg(long, value_name = "COUNT", default_value_t = 16_384, value_parser = units::count)]
+    /// The maximum number of open connections of each port; further clients of gRPC wait, those of HTTP get 503
+    #[arg(long, value_name = "COUNT", default_value_t = 4_096, value_parser = units::count)]
     pub(crate) max_connections: usize,
     /// At the end: report that the service stops, and accept requests for this time
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration)]

@@ -12,6 +12,11 @@ use serde_json::Value;
 use super::program::{PATH, Program, Ran};
 use super::serve::{http, soon};
 
+/// The parts of the memory of a service, as docs/operate/serve.md lists them.
+const BASE_BYTES: u64 = 32 << 20;
+const GRPC_CONNECTION_BYTES: u64 = 28 << 10;
+pub(crate) const HTTP_CONNECTION_BYTES: u64 = 24 << 10;
+
 /// Returns the path of a file in `deploy`.
 fn deployed(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(name)
@@ -139,6 +144,14 @@ fn manifests_agree_with_the_settings_and_with_each_other() {
     let pre_stop = container["lifecycle"]["preStop"]["sleep"]["seconds"].as_f64().unwrap();
     let grace = pod["spec"]["terminationGracePeriodSeconds"].as_f64().unwrap();
     assert!(grace > pre_stop + end_seconds(&settings), "{grace} s end before the service does");
+    let number = |name: &str| value(&settings, name).parse::<u64>().unwrap();
+    let connection = GRPC_CONNECTION_BYTES + HTTP_CONNECTION_BYTES;
+    let memory = BASE_BYTES + number("max_connections") * connection + 2 * number("max_unfinished");
+    let limit = container["resources"]["limits"]["memory"].as_str().unwrap().strip_suffix("Mi").unwrap();
+    assert!(
+        limit.parse::<u64>().unwrap() << 20 > memory,
+        "{memory} bytes are above the limit of {limit} MiB"
+    );
     assert_envoy_notices_the_end(&settings);
     // Envoy looks up the addresses of new replicas each 5 s, unless `dns_refresh_rate` is set.
     assert!(seconds(&value(&settings, "drain_notice")) > 5.0, "Envoy knows the new replicas");

@@ -2,6 +2,8 @@
 #![allow(clippy::print_stdout, reason = "prints the figures of docs/measurements/2026-11-service.md")]
 
 use std::collections::BTreeMap;
+use std::io::Write;
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -11,9 +13,10 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use super::deployment::HTTP_CONNECTION_BYTES;
 use super::program::Program;
 use super::rules::File;
-use super::serve::Service;
+use super::serve::{Service, soon};
 use super::serve_clients::{Connection, Outcome, Protocol};
 
 const LIMIT: u32 = 4_000_000_000;
@@ -112,7 +115,8 @@ fn many_connections(count: usize) {
     let file = File::new("serve-connections", &rules());
     Runtime::new().unwrap().block_on(async {
         for protocol in [Protocol::Grpc, Protocol::Http] {
-            let service = Service::start(&program, &["--rules", file.path(), "--deadline", "20s"]);
+            let args = ["--rules", file.path(), "--deadline", "20s", "--max-connections", "16384"];
+            let service = Service::start(&program, &args);
             let address = address(&service, protocol);
             let (memory_before, files_before) = (resident_bytes(&service), open_files(&service));
             let start = Instant::now();
@@ -203,6 +207,33 @@ fn resident_bytes(service: &Service) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", service.id())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap() * 1024
+}
+
+#[test]
+fn requests_that_do_not_end_take_the_memory_of_the_settings_and_give_it_back() {
+    const MIB: u64 = 1 << 20;
+    let unfinished = 16 * MIB;
+    let (max_message, max_unfinished) = (MIB.to_string(), unfinished.to_string());
+    let args = ["--demo", "--max-message", &max_message, "--max-unfinished", &max_unfinished];
+    let service = Service::start(&Program::at(""), &args);
+    let start = resident_bytes(&service);
+    let head = format!("POST /json HTTP/1.1\r\nhost: x\r\ncontent-length: {MIB}\r\n\r\n");
+    let sent = [head.as_bytes(), &vec![b' '; usize::try_from(MIB - 1).unwrap()]].concat();
+    let mut most = start;
+    let clients: Vec<_> = (0..400)
+        .map(|_| {
+            let mut client = TcpStream::connect(&service.http).unwrap();
+            // An error means that the service has answered without reading all.
+            let _ = client.write_all(&sent);
+            most = most.max(resident_bytes(&service));
+            client
+        })
+        .collect();
+    let limit = start + 2 * unfinished + 400 * HTTP_CONNECTION_BYTES;
+    println!("{start} bytes before, {most} with 400 requests that do not end");
+    assert!(most <= limit, "{most} bytes are more than {limit}");
+    drop(clients);
+    soon("the memory is given back", || resident_bytes(&service) <= start + 8 * MIB);
 }
 
 #[test]

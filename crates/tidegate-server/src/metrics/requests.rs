@@ -16,8 +16,9 @@ const MAX_STATUSES: usize = 64;
 
 /// The method of the protocol.
 const METHOD: &str = "ShouldRateLimit";
-/// The codes with which the method ends: those of its decisions, and those of messages that are late, too large, or of a page.
-const CODES: [&str; 9] = [
+/// The codes with which the method ends: those of its decisions, and those of messages that are late, too large, malformed,
+/// of a page, or above the memory of unfinished ones.
+const CODES: [&str; 11] = [
     "OK",
     "OVER_LIMIT",
     "INVALID_ARGUMENT",
@@ -27,6 +28,8 @@ const CODES: [&str; 9] = [
     "INTERNAL",
     "DEADLINE_EXCEEDED",
     "OUT_OF_RANGE",
+    "MALFORMED",
+    "RESOURCE_EXHAUSTED",
 ];
 
 /// Counts requests over gRPC.

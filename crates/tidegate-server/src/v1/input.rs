@@ -21,7 +21,7 @@ impl<T: DeserializeOwned> FromRequest<HttpState> for Input<T> {
         if !is_json(request.headers()) {
             return Err(Problem::unsupported_media_type());
         }
-        let body = body::read(request.into_body(), api.max_message_bytes).await?;
+        let body = body::read(request.into_body(), api.max_message_bytes, &api.body_memory).await?;
         let mut json = serde_json::Deserializer::from_slice(&body);
         let parsed = serde_path_to_error::deserialize(&mut json);
         let parsed = parsed.map_err(|error| Problem::malformed(mistake::describe(&error)))?;

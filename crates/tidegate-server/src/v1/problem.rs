@@ -40,6 +40,13 @@ const UNKNOWN_HOST: Kind =
     ("unknown-host", StatusCode::MISDIRECTED_REQUEST, "The request names another host than this machine.");
 const TOO_MANY_PERMITS: Kind =
     ("too-many-permits", StatusCode::SERVICE_UNAVAILABLE, "The server holds as many permits as it may.");
+const TOO_MANY_UNFINISHED: Kind = (
+    "too-many-unfinished",
+    StatusCode::SERVICE_UNAVAILABLE,
+    "Unfinished requests take the memory that they may.",
+);
+const TOO_MANY_CONNECTIONS: Kind =
+    ("too-many-connections", StatusCode::SERVICE_UNAVAILABLE, "The port has as many connections as it may.");
 const REDIS_UNAVAILABLE: Kind =
     ("redis-unavailable", StatusCode::SERVICE_UNAVAILABLE, "Redis did not decide.");
 const STOPPING: Kind = ("stopping", StatusCode::SERVICE_UNAVAILABLE, "The server stops.");
@@ -140,6 +147,15 @@ impl Problem {
         Self::new(TOO_MANY_PERMITS, detail)
     }
 
+    /// Returns the problem of a request on a connection above the maximum.
+    pub(crate) fn too_many_connections() -> Self {
+        Self::new(
+            TOO_MANY_CONNECTIONS,
+            "this connection is above --max-connections, so only probes are answered on it: connect again later, or raise \
+             the maximum",
+        )
+    }
+
     fn retries_after_s(&self) -> Option<u32> {
         (self.kind.1 == StatusCode::SERVICE_UNAVAILABLE).then_some(1)
     }
@@ -166,11 +182,12 @@ impl From<Error> for Problem {
     }
 }
 
-impl From<BodyError> for Problem {
-    fn from(error: BodyError) -> Self {
+impl<E: std::fmt::Display> From<BodyError<E>> for Problem {
+    fn from(error: BodyError<E>) -> Self {
         let kind = match error {
             BodyError::TimedOut => BODY_TIMEOUT,
             BodyError::TooLarge(_) => BODY_TOO_LARGE,
+            BodyError::NoMemory => TOO_MANY_UNFINISHED,
             BodyError::Unreadable(_) => MALFORMED_BODY,
         };
         Self::new(kind, error.to_string())

@@ -8,9 +8,11 @@ use serde_json::{Value, json};
 use tidegate::{Limiter, Observer, Warning};
 use tidegate_rules::{Loader, Rules};
 use tidegate_server::{Admin, RateLimitService, Server, ServiceMetrics};
+use tonic::Code;
 
 use super::admin_access::{RULES, VIEWER, client, tokens};
 use super::fixture::{ANY, Running, descriptor, request};
+use super::raw::RawClient;
 use crate::support::fixture::soon;
 
 async fn get(server: &Running, path: &str) -> (u16, String) {
@@ -18,7 +20,7 @@ async fn get(server: &Running, path: &str) -> (u16, String) {
     (response.status().as_u16(), response.text().await.unwrap())
 }
 
-/// A server that counts, with two requests that it decides: one admitted, one with a mistake.
+/// A server that counts, with requests: one is admitted over each protocol, the others have mistakes.
 async fn counted(admin: Admin) -> Running {
     let metrics = ServiceMetrics::new();
     let limiter = Limiter::builder().in_memory().observer(metrics.observer()).build().unwrap();
@@ -29,6 +31,8 @@ async fn counted(admin: Admin) -> Running {
     client.should_rate_limit(request([descriptor(&[("user", "quagga")])])).await.unwrap();
     client.should_rate_limit(request([])).await.unwrap_err();
     client.should_rate_limit(request([descriptor(&[("user", &"x".repeat(100))])])).await.unwrap_err();
+    let malformed = RawClient::connect(server.grpc_addr).await.send(vec![0xff]).await.unwrap_err();
+    assert_eq!(malformed.code(), Code::Internal);
     let body = r#"{"domain":"d","descriptors":[{"entries":[{"key":"user","value":"quagga"}]}]}"#;
     let http = reqwest::Client::new();
     assert_eq!(http.post(server.url("/json")).body(body).send().await.unwrap().status(), 200);
@@ -71,19 +75,23 @@ async fn metrics_contain_the_limiter_and_the_ports() {
             r#"tidegate_server_requests_total{protocol="grpc",method="ShouldRateLimit",code="OUT_OF_RANGE"}"#,
             1.0,
         ),
+        (r#"tidegate_server_requests_total{protocol="grpc",method="ShouldRateLimit",code="MALFORMED"}"#, 1.0),
+        (r#"tidegate_server_requests_total{protocol="grpc",method="ShouldRateLimit",code="INTERNAL"}"#, 0.0),
         (r#"tidegate_server_requests_total{protocol="http",method="/json",code="200"}"#, 1.0),
         (r#"tidegate_server_requests_total{protocol="http",method="other",code="404"}"#, 1.0),
-        (r#"tidegate_server_request_seconds_count{protocol="grpc",method="ShouldRateLimit"}"#, 3.0),
+        (r#"tidegate_server_request_seconds_count{protocol="grpc",method="ShouldRateLimit"}"#, 4.0),
         (r#"tidegate_server_connections{port="admin"}"#, 1.0),
         (r#"tidegate_server_rejected_logins_total{reason="wrong_token"}"#, 0.0),
         (r#"tidegate_server_rejected_connections_total{port="grpc",reason="tls_handshake"}"#, 0.0),
+        (r#"tidegate_server_rejected_connections_total{port="http",reason="displaced"}"#, 0.0),
+        (r#"tidegate_server_rejected_connections_total{port="admin",reason="displaced"}"#, 0.0),
     ] {
         assert_eq!(value(series), expected, "{series}\n{text}");
     }
     assert!(value(r#"tidegate_server_connections{port="grpc"}"#) <= 1.0);
     let bucket =
         r#"tidegate_server_request_seconds_bucket{protocol="grpc",method="ShouldRateLimit",le="+Inf"}"#;
-    assert_eq!(value(bucket), 3.0);
+    assert_eq!(value(bucket), 4.0);
     assert!(!text.contains("quagga") && !text.contains("/any/path"), "no text of a client is a label");
 }
 

@@ -5,10 +5,11 @@ use std::time::Duration;
 use tidegate_server::Server;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
 
 use super::fixture::{Running, descriptor, in_memory, request};
-use crate::support::fixture::PATIENCE;
+use crate::support::fixture::{PATIENCE, soon};
 
 const RULES: &str = "
 domain: d
@@ -19,34 +20,61 @@ descriptors:
 /// Long enough for an answer on a loaded machine, if there were one.
 const SILENCE: Duration = Duration::from_millis(300);
 
-/// Sends a request without reading the answer.
-async fn ask(stream: &mut TcpStream) {
-    stream.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
-}
-
-async fn answer(stream: &mut TcpStream) -> bool {
-    let mut reply = [0; 12];
-    stream.read_exact(&mut reply).await.is_ok_and(|_| reply == *b"HTTP/1.1 200")
+/// Sends a request, and returns the head of the response, whose body is short; empty if the connection was closed.
+async fn ask(stream: &mut TcpStream, path: &str) -> String {
+    let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n");
+    let head = if path == "/livez" { head.replace("POST", "GET") } else { head };
+    let mut response = vec![0; 4_096];
+    match (stream.write_all(head.as_bytes()).await, stream.read(&mut response).await) {
+        (Ok(()), Ok(bytes)) => String::from_utf8_lossy(&response[..bytes]).into_owned(),
+        _ => String::new(),
+    }
 }
 
 #[tokio::test]
-async fn connections_above_the_maximum_wait_for_another_to_close() {
+async fn only_probes_are_answered_above_the_maximum() {
     let server =
         Running::of(Server::new(in_memory(RULES)).max_connections(2).drain_notice(Duration::ZERO)).await;
-    let mut open = Vec::new();
+    let address = server.http_addr;
+    let mut in_use = JoinSet::new();
     for _ in 0..2 {
-        let mut stream = TcpStream::connect(server.http_addr).await.unwrap();
-        ask(&mut stream).await;
-        assert!(timeout(PATIENCE, answer(&mut stream)).await.unwrap());
-        open.push(stream);
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        assert!(timeout(PATIENCE, ask(&mut stream, "/livez")).await.unwrap().starts_with("HTTP/1.1 200"));
+        // The server closes a connection after 5 s of silence.
+        in_use.spawn(async move {
+            while !ask(&mut stream, "/livez").await.is_empty() {
+                sleep(Duration::from_millis(100)).await;
+            }
+        });
     }
-    let mut third = TcpStream::connect(server.http_addr).await.unwrap();
-    ask(&mut third).await;
-    // The others are closed by the server after 5 s of silence, so this ends earlier.
-    assert!(timeout(SILENCE, answer(&mut third)).await.is_err(), "it has no connection yet");
-    open.pop();
-    assert!(timeout(PATIENCE, answer(&mut third)).await.unwrap());
-    drop((open, third));
+    for (path, status) in [("/livez", "200"), ("/json", "503"), ("/v1/check", "503"), ("/livez", "200")] {
+        let mut further = TcpStream::connect(address).await.unwrap();
+        let response = timeout(PATIENCE, ask(&mut further, path)).await.unwrap();
+        assert!(response.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {response}");
+        assert!(response.contains("connection: close"), "{path}: {response}");
+        assert_eq!(response.contains("too-many-connections"), status == "503", "{path}: {response}");
+    }
+    assert!(in_use.try_join_next().is_none(), "both are open");
+    in_use.shutdown().await;
+    soon("a new connection has a place", async || {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        ask(&mut stream, "/json").await.starts_with("HTTP/1.1 400 ")
+    })
+    .await;
+    assert!(server.stop().await);
+}
+
+#[tokio::test]
+async fn clients_that_hold_connections_do_not_keep_probes_out() {
+    let server =
+        Running::of(Server::new(in_memory(RULES)).max_connections(1).drain_notice(Duration::ZERO)).await;
+    let mut silent = Vec::new();
+    for _ in 0..200 {
+        silent.push(TcpStream::connect(server.http_addr).await.unwrap());
+    }
+    let mut probe = TcpStream::connect(server.http_addr).await.unwrap();
+    assert!(timeout(PATIENCE, ask(&mut probe, "/livez")).await.unwrap().starts_with("HTTP/1.1 200"));
+    drop(silent);
     assert!(server.stop().await);
 }
 

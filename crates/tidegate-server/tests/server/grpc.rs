@@ -176,3 +176,20 @@ async fn old_connection_is_closed_without_losing_a_request() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn number_of_health_streams_is_bounded_and_checks_go_on() {
+    let server =
+        Running::of(Server::new(in_memory(RULES)).max_connections(2).drain_notice(Duration::ZERO)).await;
+    let endpoint = Endpoint::try_from(format!("http://{}", server.grpc_addr)).unwrap();
+    let mut health = HealthClient::new(endpoint.connect().await.unwrap());
+    let asked = || HealthCheckRequest { service: SERVICE.to_owned() };
+    let first = health.watch(asked()).await.unwrap();
+    let _second = health.watch(asked()).await.unwrap();
+    assert_eq!(health.watch(asked()).await.unwrap_err().code(), Code::ResourceExhausted);
+    assert_eq!(health.check(asked()).await.unwrap().into_inner().status(), ServingStatus::Serving);
+    drop(first);
+    soon("the ended stream leaves room", async || health.watch(asked()).await.is_ok()).await;
+    drop(health);
+    assert!(server.stop().await);
+}

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_server::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use tidegate_server::{Admin, Server, ServiceMetrics, Tls};
 use tidegate_testkit::{Fault, Proxy};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -15,6 +16,7 @@ use tokio::time::sleep;
 
 use super::admin_access::{client, tokens};
 use super::fixture::{self, ANY, Running, descriptor, on, request};
+use super::raw::RawClient;
 use crate::support::fixture::builder;
 use crate::support::prometheus::{OF_SERVICE, QuickAlerts, Scraping, dashboard_queries, now, soon};
 
@@ -73,6 +75,16 @@ async fn send_requests(port: u16, json: String, key: &'static str) {
     loop {
         let _ = grpc.should_rate_limit(request([descriptor(&[(key, "ada")])])).await;
         let _ = http.post(&json).body(body.clone()).send().await;
+        sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Sends a request without a domain and a malformed message, again and again.
+async fn send_mistakes(address: SocketAddr) {
+    let (mut client, mut raw) = (fixture::client(address.port()).await, RawClient::connect(address).await);
+    loop {
+        client.should_rate_limit(RateLimitRequest::default()).await.unwrap_err();
+        raw.send(vec![0xff]).await.unwrap_err();
         sleep(Duration::from_millis(2)).await;
     }
 }
@@ -140,6 +152,7 @@ async fn alerts_are_quiet_for_a_healthy_service_that_the_dashboard_shows() {
     let Fleet { plain, encrypted, scraping, .. } = &fleet;
     let mut load = JoinSet::new();
     load.spawn(send_requests(plain.grpc_addr.port(), plain.url("/json"), "user"));
+    load.spawn(send_mistakes(plain.grpc_addr));
     // One mistake of an operator.
     client().get(encrypted.admin_url("/config")).bearer_auth("a-typo").send().await.unwrap();
     for (panel, query) in dashboard_queries().iter().filter(|(_, query)| query.contains(OF_SERVICE)) {

@@ -1,13 +1,18 @@
 //! Messages of any bytes, and clients without a library.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 
+use http_body_util::BodyExt;
+use hyper::body::{Body, Bytes};
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::bytes::{Buf, BufMut};
 use tokio::net::{TcpSocket, TcpStream};
-use tonic::Status;
 use tonic::client::Grpc;
 use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
 
 /// The path of the only method.
 pub const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -27,6 +32,26 @@ impl RawClient {
         let path = http::uri::PathAndQuery::from_static(METHOD);
         self.0.unary(tonic::Request::new(message), path, Raw).await.map(drop)
     }
+}
+
+/// Sends the body of a gRPC request on a connection of its own, and returns the status of the response.
+pub async fn send_body<B>(address: SocketAddr, body: B) -> Code
+where
+    B: Body<Data = Bytes, Error = Infallible> + Send + Unpin + 'static,
+{
+    let stream = TcpStream::connect(address).await.unwrap();
+    let (mut sender, connection) =
+        http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let request = http::Request::post(format!("http://{address}{METHOD}"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(body)
+        .unwrap();
+    let response = sender.send_request(request).await.unwrap();
+    let in_head = response.headers().get("grpc-status").cloned();
+    let trailers = response.into_body().collect().await.unwrap().trailers().cloned();
+    Code::from_bytes(in_head.or_else(|| trailers?.get("grpc-status").cloned()).unwrap().as_bytes())
 }
 
 /// Connects with the smallest receive buffer: what this client does not read soon blocks the server's writes.

@@ -1,7 +1,7 @@
 //! The sender of a request, as the guard has found it.
 
-use super::attempts::Client;
 use super::identity::Identity;
+use crate::client::Client;
 
 /// The sender of a request, among the extensions of the request.
 #[derive(Clone, Debug)]

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use tidegate::{Limiter, ManualClock};
 
-use super::attempts::{Attempts, Client};
+use super::attempts::Attempts;
 use super::csrf::CsrfToken;
 use super::identity::{Identity, Role};
 use super::rejected_logins::RejectedLogins;
 use super::sessions::{Session, Sessions};
 use super::tokens::AdminTokens;
+use crate::client::Client;
 use crate::metrics::ServiceMetrics;
 
 /// The rights of clients. Clones share it.
@@ -67,30 +68,30 @@ impl Access {
         })
     }
 
-    /// Returns the identity that a token belongs to. A wrong token counts as an attempt of this client, and is
-    /// reported.
+    /// Returns the identity that a token belongs to. A wrong token counts as a failure of this client, and is reported.
+    ///
+    /// A right token is accepted whatever others have sent from the same address: a token is long and random, so nobody
+    /// guesses it, and a limit would only let one client of an address lock out the others.
     ///
     /// # Errors
     ///
-    /// The time until the client may try again, if it has failed too often. Then no token is compared.
+    /// The time until the next attempt, if the token is wrong and the client has failed too often.
     pub(super) async fn verify(
         &self,
-        client: &Client,
+        client: Client,
         token: &[u8],
     ) -> Result<Option<(String, Role)>, Duration> {
-        let attempt = match self.0.attempts.begin(client).await {
-            Ok(attempt) => attempt,
+        if let Some(found) = self.settings().tokens.as_ref().and_then(|tokens| tokens.find(token)) {
+            return Ok(Some(found));
+        }
+        match self.0.attempts.count_failure(client).await {
+            Ok(()) => self.0.rejected_logins.wrong_token(client),
             Err(wait) => {
                 self.0.rejected_logins.too_many_attempts(client);
                 return Err(wait);
             }
-        };
-        let found = self.settings().tokens.as_ref().and_then(|tokens| tokens.find(token));
-        match &found {
-            Some(_) => attempt.succeeded().await,
-            None => self.0.rejected_logins.wrong_token(client),
         }
-        Ok(found)
+        Ok(None)
     }
 
     pub(super) fn sessions(&self) -> &Sessions {

@@ -14,10 +14,13 @@ use serde::de::DeserializeOwned;
 use super::caller::Caller;
 use super::identity::{Identity, Role};
 use super::rejection::Rejection;
-use crate::body::{self, BodyError};
+use crate::body::{self, BodyError, BodyMemory};
 
 /// The maximum size of a form or a change in bytes.
 const MAX_BODY_BYTES: usize = 64 << 10;
+/// The memory of all unfinished forms and changes. Complete ones need none, so clients without a token cannot keep those of
+/// operators out.
+static UNFINISHED: BodyMemory = BodyMemory::new(1 << 20, MAX_BODY_BYTES);
 /// The field of a form with the CSRF token.
 const CSRF_FIELD: &str = "csrf";
 /// The header of a script's request with the CSRF token.
@@ -187,10 +190,14 @@ fn parse<T: DeserializeOwned>(fields: &str) -> Result<T, Rejection> {
 }
 
 async fn read_body(body: Body) -> Result<Bytes, Rejection> {
-    body::read(body, MAX_BODY_BYTES).await.map_err(|error| match error {
+    body::read(body, MAX_BODY_BYTES, &UNFINISHED).await.map_err(|error| match error {
         BodyError::TimedOut => Rejection::Body(StatusCode::REQUEST_TIMEOUT, error.to_string()),
         BodyError::TooLarge(max) => {
             Rejection::Body(StatusCode::PAYLOAD_TOO_LARGE, format!("the body has more than {max} bytes"))
+        }
+        BodyError::NoMemory => {
+            let text = "too many forms and changes are unfinished: repeat this one".to_owned();
+            Rejection::Body(StatusCode::SERVICE_UNAVAILABLE, text)
         }
         BodyError::Unreadable(error) => bad(format!("the body was cut off, or is not valid HTTP: {error}")),
     })

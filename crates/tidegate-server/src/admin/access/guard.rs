@@ -1,6 +1,6 @@
 //! Runs before all handlers: finds the identity of a request, and rejects requests of foreign pages.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 
 use axum::extract::{Request, State};
 use axum::middleware::Next;
@@ -9,13 +9,13 @@ use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
 
-use super::attempts::Client;
 use super::caller::Caller;
 use super::control::Access;
 use super::cookie::session_id;
 use super::identity::Identity;
 use super::rejection::Rejection;
-use crate::http1::PeerAddr;
+use crate::client::Client;
+use crate::connections::Place;
 use crate::origin;
 
 /// The header of the requests that an open page of the console repeats by itself: see `assets/console.js`.
@@ -26,6 +26,9 @@ pub(crate) async fn guard(State(access): State<Access>, request: Request, next: 
     let (mut parts, body) = request.into_parts();
     match caller(&access, &parts).await {
         Ok(caller) => {
+            if caller.identity.is_some() {
+                parts.extensions.get().into_iter().for_each(Place::take);
+            }
             parts.extensions.insert(caller);
             next.run(Request::from_parts(parts, body)).await
         }
@@ -35,13 +38,13 @@ pub(crate) async fn guard(State(access): State<Access>, request: Request, next: 
 
 async fn caller(access: &Access, request: &Parts) -> Result<Caller, Rejection> {
     let (headers, hosts) = (&request.headers, &*access.settings().hosts);
-    let client = Client::new(peer(request));
+    let client = client(request);
     // A page of another site cannot make a browser send a bearer token of ours. So such a request may use any name of
     // this port, and needs no proof of its origin.
     if let Some(token) = bearer_token(headers)?
         && access.settings().tokens.is_some()
     {
-        let found = access.verify(&client, token).await.map_err(Rejection::TooManyAttempts)?;
+        let found = access.verify(client, token).await.map_err(Rejection::TooManyAttempts)?;
         let (name, role) = found.ok_or(Rejection::WrongToken)?;
         let identity = Some(Identity { name, role, csrf: None, has_session: false });
         return Ok(Caller { client, identity });
@@ -58,10 +61,10 @@ async fn caller(access: &Access, request: &Parts) -> Result<Caller, Rejection> {
     Ok(Caller { client, identity })
 }
 
-/// Returns the address of the connection. Behind a proxy, it is that of the proxy.
-fn peer(request: &Parts) -> IpAddr {
-    let peer = request.extensions.get::<PeerAddr>();
-    peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |PeerAddr(address)| address.ip())
+/// Returns the client by the address of the connection. Behind a proxy, it is that of the proxy.
+fn client(request: &Parts) -> Client {
+    let place = request.extensions.get::<Place>();
+    place.map_or_else(|| Client::new(Ipv4Addr::UNSPECIFIED.into()), Place::client)
 }
 
 fn bearer_token(headers: &HeaderMap) -> Result<Option<&[u8]>, Rejection> {

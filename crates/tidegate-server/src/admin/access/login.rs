@@ -63,7 +63,7 @@ async fn log_in(State(access): State<Access>, caller: Caller, request: Request) 
     let failed = |status: StatusCode, rejection: &Rejection| {
         (status, Html(page(next, Some(&rejection.detail())))).into_response()
     };
-    match access.verify(&caller.client, form.token.trim().as_bytes()).await {
+    match access.verify(caller.client, form.token.trim().as_bytes()).await {
         Ok(Some((name, role))) => {
             // A session of this browser ends: nobody can have prepared the id of the new one.
             end_session(access, &parts.headers);
@@ -117,12 +117,12 @@ mod tests {
     use http::header::CONTENT_TYPE;
     use tidegate::Limiter;
 
-    use super::super::attempts::Client;
     use super::super::control::AccessSettings;
     use super::super::identity::Role;
     use super::super::tokens::AdminTokens;
     use super::*;
     use crate::captured_events::captured_events;
+    use crate::client::Client;
 
     #[test]
     fn login_is_an_event_without_the_token() {

@@ -3,7 +3,7 @@
 use ::metrics::Counter;
 use tidegate::{Limiter, RepeatedWarning};
 
-use super::attempts::Client;
+use crate::client::Client;
 use crate::metrics::ServiceMetrics;
 
 /// Where rejected tokens are reported.
@@ -27,18 +27,17 @@ impl RejectedLogins {
         Self { limiter, warning: RepeatedWarning::new("admin-token-rejected"), counters }
     }
 
-    pub(super) fn wrong_token(&self, client: &Client) {
+    pub(super) fn wrong_token(&self, client: Client) {
         self.counters.iter().for_each(|counters| counters.wrong_token.increment(1));
         self.limiter.warn(&self.warning, || {
             format!("{client} has sent a wrong token to the admin port: see the file of --admin-tokens")
         });
     }
 
-    pub(super) fn too_many_attempts(&self, client: &Client) {
+    pub(super) fn too_many_attempts(&self, client: Client) {
         self.counters.iter().for_each(|counters| counters.too_many_attempts.increment(1));
-        self.limiter.warn(&self.warning, || {
-            format!("{client} has sent too many wrong tokens to the admin port, and has to wait")
-        });
+        self.limiter
+            .warn(&self.warning, || format!("{client} has sent too many wrong tokens to the admin port"));
     }
 }
 

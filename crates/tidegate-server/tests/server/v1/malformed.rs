@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use reqwest::Client;
 use serde_json::json;
+use tidegate_server::Server;
 use tokio::runtime::Runtime;
 
 use super::fixture::{RULES, by_gate, by_rules, post, quota};
@@ -123,7 +124,7 @@ fn no_body_makes_the_server_fail() {
 
 #[tokio::test]
 async fn nested_and_long_bodies_are_mistakes() {
-    let server = Running::start(in_memory(RULES)).await;
+    let server = Running::of(Server::new(in_memory(RULES)).max_message_bytes(1 << 20)).await;
     let nested = |open: &str| open.repeat(100_000).into_bytes();
     let long_name = json!({ "x".repeat(500_000): 1 }).to_string().into_bytes();
     for body in
