@@ -125,9 +125,7 @@ impl RulesDecision {
     /// Admits the descriptors without hits whose limits are used up, but not exceeded, as envoyproxy/ratelimit does.
     /// `descriptors` are those of the request.
     pub fn admitting_peeks_within_limits(self, descriptors: &[Descriptor<'_>]) -> Self {
-        let only_peeks = descriptors.iter().all(|descriptor| descriptor.hits == 0);
-        let passes = self.passes || only_peeks;
-        self.map(passes, descriptors, |descriptor, _, decision| match descriptor.hits {
+        self.map(descriptors, |descriptor, _, decision| match descriptor.hits {
             0 => decision.into_admitted_within_limit(),
             _ => decision,
         })
@@ -136,8 +134,7 @@ impl RulesDecision {
     /// Denies, of peeks, those whose limits have fewer units than the descriptors need. `descriptors` are those of the
     /// request, with their hits.
     pub fn denying_above_remaining(self, descriptors: &[Descriptor<'_>]) -> Self {
-        let passes = self.passes;
-        self.map(passes, descriptors, |descriptor, rule, decision| {
+        self.map(descriptors, |descriptor, rule, decision| {
             let units = descriptor.hits.saturating_mul(rule.map_or(1, Rule::cost));
             let is_counted = matches!(decision.source(), Source::Redis | Source::Memory);
             match is_counted && decision.is_allowed() && !decision.is_shadow() && units > decision.remaining()
@@ -152,7 +149,6 @@ impl RulesDecision {
     /// Replaces the decisions of the outcomes.
     fn map(
         self,
-        passes: bool,
         descriptors: &[Descriptor<'_>],
         replace: impl Fn(&Descriptor<'_>, Option<&Rule>, Decision) -> Decision,
     ) -> Self {
@@ -165,7 +161,7 @@ impl RulesDecision {
             };
             RuleOutcome { result, ..outcome }
         });
-        Self::new(passes, self.is_domain_known, outcomes.collect())
+        Self::new(self.passes, self.is_domain_known, outcomes.collect())
     }
 
     /// Has outcomes show the state after a charge of their fixed windows: their indices, each with its units.

@@ -17,6 +17,7 @@ mod json;
 mod malformed;
 mod prometheus;
 mod raw;
+mod reference_model;
 mod slow_clients;
 mod tls;
 #[cfg(feature = "tracing")]

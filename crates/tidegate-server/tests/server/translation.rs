@@ -213,6 +213,8 @@ async fn peek_at_exactly_the_limit_passes_if_the_service_is_set_to() {
         assert_eq!(decide(vec![with_hits(tokens(), limit)]).await, (OK, 0));
         assert_eq!(decide(vec![with_hits(tokens(), 0)]).await, (OK, 0), "{charge}");
         let other = descriptor(&[(if charge == "all" { "odd" } else { "quota_b" }, "y")]);
+        let peeks = vec![with_hits(tokens(), 0), with_hits(other.clone(), 0), descriptor(&[("no", "rule")])];
+        assert_eq!(decide(peeks).await, (OK, 0), "{charge}, beside a peek and no rule");
         assert_eq!(decide(vec![with_hits(tokens(), 0), other]).await, (OK, 0), "{charge}, beside a charge");
         assert_eq!(decide(vec![tokens()]).await, (OVER, 0), "charged");
         assert_eq!(decide(vec![with_hits(tokens(), 0)]).await, (OVER, 0), "{charge}, above the limit");
