@@ -72,6 +72,10 @@ fn quota(outcome: &RuleOutcome, descriptor: &RateLimitDescriptor) -> Option<Quot
 
 /// Counts the times of a limit of 0 from the beginning of its window on, as those of all others: it decides without the
 /// store, with the length of the window as its times.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "no server decides here: the limit admits nothing, and counts nothing"
+)]
 fn in_window(decision: &Decision) -> Cow<'_, Decision> {
     if decision.source() != Source::Rule {
         return Cow::Borrowed(decision);
