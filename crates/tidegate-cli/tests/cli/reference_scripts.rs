@@ -5,13 +5,14 @@ use std::cell::Cell;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use serde_json::Value;
 use tidegate_testkit::{Envoy, Server};
 
 use super::from_env::{Runtime, command};
 use super::serve::{Service, http, soon};
+use crate::support::world::START;
 
 const RULES: &str = include_str!("reference_scripts/rules.yaml");
 const OTHER_RULES: &str = "
@@ -59,8 +60,7 @@ impl Setup {
     fn start() -> Self {
         // The clock of Redis ends the minutes, and stands still between them.
         let redis = Server::with_shiftable_clock().unwrap();
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
-        let now = now - now % 60;
+        let now = START.as_secs();
         redis.freeze_clock(now * 1_000_000);
         let runtime = Runtime::new("scripts");
         runtime.write("config.yaml", OTHER_RULES);
@@ -159,12 +159,16 @@ impl Setup {
     }
 
     fn replaces(&self) {
-        let two = |foo, bar, expected: &[u16]| {
-            self.statuses("/twoheader", &[("foo", foo), ("bar", bar)], expected);
+        let two = |of_foo, of_bar, expected: &[u16]| {
+            self.statuses("/twoheader", &[("foo", of_foo), ("bar", of_bar)], expected);
         };
-        let four = |foo, bar, destination, expected: &[u16]| {
+        let four = |of_foo, of_bar, destination, expected: &[u16]| {
             let clusters = [("source_cluster", "proxy"), ("destination_cluster", destination)];
-            self.statuses("/fourheader", &[&[("foo", foo), ("bar", bar)], &clusters[..]].concat(), expected);
+            self.statuses(
+                "/fourheader",
+                &[&[("foo", of_foo), ("bar", of_bar)], &clusters[..]].concat(),
+                expected,
+            );
         };
         let five = |expected: &[u16]| {
             let clusters = [("source_cluster", "proxy"), ("destination_cluster", "fake")];

@@ -215,7 +215,6 @@ async fn random_requests_are_decided_as_by_envoyproxy_ratelimit_but_for_document
                 panic!("{difference}");
             }
         }
-        println!("{compared:?}");
         for cause in compared.differences.keys() {
             let row = format!("\n| {} |", cause.row());
             assert!(DOCS.contains(&row), "no row for {cause:?}: {row}");

@@ -235,6 +235,7 @@ async fn shadow_rule_shows_and_charges_a_cost_above_its_limit() {
 }
 
 #[tokio::test]
+#[expect(clippy::disallowed_methods, reason = "a limit of 0 has no other clock")]
 async fn reset_of_a_limit_of_0_is_the_rest_of_its_window() {
     const YEAR: u64 = 365 * 24 * 3_600;
     let (service, _) = service();

@@ -57,7 +57,7 @@ pub struct Rule {
     pub share: bool,
     pub detailed: bool,
     pub metadata: Option<u64>,
-    pub rules: Vec<Rule>,
+    pub rules: Vec<Self>,
 }
 
 #[derive(Clone, Debug, Default)]
