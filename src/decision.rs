@@ -101,6 +101,8 @@ pub struct Decision {
     /// Identifies the take to its refunds.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) stamp_us: u64,
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub(crate) is_within_limit: bool,
 }
 
 impl Decision {
@@ -126,10 +128,25 @@ impl Decision {
         }
     }
 
-    /// Turns a peek into the denial of a check that is not made: see [`Check::deny`](crate::Check::deny).
-    pub(crate) fn into_denied(self) -> Self {
+    /// Turns a peek into a denial, without counting it: see [`Check::deny`](crate::Check::deny), which does. If the peek would
+    /// admit, the [`retry_after`](Self::retry_after) of the denial is the time until the limit is entirely available.
+    #[must_use]
+    pub fn into_denied(self) -> Self {
         let retry_after_us = if self.allowed { self.reset_after_us } else { self.retry_after_us };
         Self { allowed: false, shadow: false, retry_after_us, ..self }
+    }
+
+    /// Admits a denial as a gate in shadow mode does.
+    pub fn into_shadow(self) -> Self {
+        Self { shadow: !self.allowed, allowed: true, ..self }
+    }
+
+    /// Turns a peek into the admission of a check of no units, if the key [is within its limit](Self::is_within_limit).
+    pub fn into_admitted_within_limit(self) -> Self {
+        match self.is_within_limit {
+            true => Self { allowed: true, shadow: false, ..self },
+            false => self,
+        }
     }
 
     /// Returns this decision with the state that a charge of `units` leaves in its fixed window. For a check of these units
@@ -168,7 +185,16 @@ impl Decision {
             shadow: false,
             now_us: 0,
             stamp_us: 0,
+            is_within_limit: false,
         }
+    }
+
+    /// Returns, of a peek that the store decided, whether at most as many units are used as the limit has, and the key is
+    /// not blocked. At exactly the limit, the peek is denied, because no unit is left, and this is true. False of all other
+    /// decisions.
+    #[must_use]
+    pub const fn is_within_limit(&self) -> bool {
+        self.is_within_limit
     }
 
     /// Returns whether the check is admitted. For a peek: whether one unit would be admitted now.

@@ -168,6 +168,7 @@ impl Leases {
             shadow: false,
             now_us: spent.stamp_us.saturating_sub(until_stamp_us),
             stamp_us: spent.stamp_us,
+            is_within_limit: false,
         }
     }
 }

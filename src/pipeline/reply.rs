@@ -131,8 +131,13 @@ impl Pipeline {
         }
         answer.allowed = if n > 0 && is_alone { *index < k } else { is_repeated || taken.affords(*index) };
         let source = if matches!(*self.store, Store::Redis(_)) { Source::Redis } else { Source::Memory };
-        let stamp_us = quota.kind().algorithm().stamp(before.raw, now);
-        (granted, Decision { stamp_us, ..decision(gate, answer, source, now) })
+        let algorithm = quota.kind().algorithm();
+        let stamp_us = algorithm.stamp(before.raw, now);
+        let is_peek = n == 0 || cost == 0;
+        let is_within_limit = is_peek
+            && before.blocked_until_us <= now
+            && algorithm.room(quota.limit() + 1, before.raw, now) > 0;
+        (granted, Decision { stamp_us, is_within_limit, ..decision(gate, answer, source, now) })
     }
 }
 
@@ -149,5 +154,6 @@ pub(super) fn decision(gate: &GateInfo, answer: Answer, source: Source, now_us: 
         shadow: false,
         now_us,
         stamp_us: now_us,
+        is_within_limit: false,
     }
 }

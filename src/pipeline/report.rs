@@ -45,10 +45,7 @@ impl Pipeline {
         request: &Request<'_>,
         decided: Result<Decision, Error>,
     ) -> Result<Decision, Error> {
-        let mut decision = Self::admit_undecided(request, decided)?;
-        decision.shadow = !decision.allowed;
-        decision.allowed = true;
-        Ok(decision)
+        Self::admit_undecided(request, decided).map(Decision::into_shadow)
     }
 
     /// Replaces the error of a check that could not be decided, because Redis is unavailable or the key's state

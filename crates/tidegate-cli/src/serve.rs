@@ -155,6 +155,8 @@ fn server(serve: &Serve, rules: ReloadingRules) -> Server {
         .shadow(decisions.shadow)
         .charge_denied(decisions.charge_denied)
         .charge_denied_except_cached(decisions.charge_denied_except_cached)
+        .peeks_pass_at_limit(decisions.peeks_pass_at_limit)
+        .request_metadata(decisions.request_metadata)
         .denied_body(&*serve.denied_body);
     if serve.headers == ResponseHeaders::Ratelimit {
         service = service.header_names(HeaderNames {
@@ -173,6 +175,7 @@ fn server(serve: &Serve, rules: ReloadingRules) -> Server {
         .drain_notice(connections.drain_notice)
         .drain(connections.drain)
         .ready_needs_redis(decisions.ready_needs_redis || serve.on_failure == FailurePolicy::Error)
+        .health_needs_redis(decisions.ready_needs_redis)
 }
 
 /// Warns of ports that other machines reach without a certificate: each of their clients can charge every key.

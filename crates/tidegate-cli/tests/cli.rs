@@ -16,6 +16,8 @@ mod many;
 mod memory;
 mod overrides;
 mod program;
+#[cfg(unix)] // Envoy
+mod reference_scripts;
 mod rules;
 mod secrets;
 mod serve;

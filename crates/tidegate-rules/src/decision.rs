@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
-use tidegate::Decision;
 use tidegate::redact::RedactedKey;
+use tidegate::{Decision, Source};
 
+use super::descriptor::Descriptor;
 use super::metadata;
 use super::rule::Rule;
 
@@ -119,6 +120,48 @@ impl RulesDecision {
         let counts = |outcome: &&RuleOutcome| !outcome.rule().is_some_and(Rule::is_shadow);
         let decisions = self.outcomes.iter().filter(counts).filter_map(RuleOutcome::decision);
         decisions.map(Decision::delay).max().unwrap_or_default()
+    }
+
+    /// Admits the descriptors without hits whose limits are used up, but not exceeded, as envoyproxy/ratelimit does.
+    /// `descriptors` are those of the request.
+    pub fn admitting_peeks_within_limits(self, descriptors: &[Descriptor<'_>]) -> Self {
+        self.map(descriptors, |descriptor, _, decision| match descriptor.hits {
+            0 => decision.into_admitted_within_limit(),
+            _ => decision,
+        })
+    }
+
+    /// Denies, of peeks, those whose limits have fewer units than the descriptors need. `descriptors` are those of the
+    /// request, with their hits.
+    pub fn denying_above_remaining(self, descriptors: &[Descriptor<'_>]) -> Self {
+        self.map(descriptors, |descriptor, rule, decision| {
+            let units = descriptor.hits.saturating_mul(rule.map_or(1, Rule::cost));
+            let is_counted = matches!(decision.source(), Source::Redis | Source::Memory);
+            match is_counted && decision.is_allowed() && !decision.is_shadow() && units > decision.remaining()
+            {
+                true if rule.is_some_and(Rule::is_shadow) => decision.into_denied().into_shadow(),
+                true => decision.into_denied(),
+                false => decision,
+            }
+        })
+    }
+
+    /// Replaces the decisions of the outcomes.
+    fn map(
+        self,
+        descriptors: &[Descriptor<'_>],
+        replace: impl Fn(&Descriptor<'_>, Option<&Rule>, Decision) -> Decision,
+    ) -> Self {
+        let outcomes = self.outcomes.into_iter().zip(descriptors).map(|(outcome, descriptor)| {
+            let result = match outcome.result {
+                RuleResult::Decided(decision) => {
+                    RuleResult::Decided(replace(descriptor, outcome.rule.as_deref(), decision))
+                }
+                result => result,
+            };
+            RuleOutcome { result, ..outcome }
+        });
+        Self::new(self.passes, self.is_domain_known, outcomes.collect())
     }
 
     /// Has outcomes show the state after a charge of their fixed windows: their indices, each with its units.

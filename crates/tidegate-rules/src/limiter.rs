@@ -190,9 +190,10 @@ impl RulesLimiter {
                 Box::pin(self.decide_each(checks)).await.into_iter().collect::<Result<_, _>>()?
             }
             checks => {
-                let checks = checks.iter().map(PlannedCheck::check);
-                let all = Box::pin(self.0.limiter.check_all(checks)).await?;
-                return Ok((all.is_allowed(), all.each_alone().to_vec()));
+                let all = Box::pin(self.0.limiter.check_all(checks.iter().map(PlannedCheck::check))).await?;
+                // Of peeks alone, each decides by itself.
+                let passes = all.is_allowed() || checks.iter().all(|check| check.cost() == 0);
+                return Ok((passes, all.each_alone().to_vec()));
             }
         };
         Ok((true, decisions))

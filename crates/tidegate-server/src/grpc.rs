@@ -1,9 +1,10 @@
 //! The service over gRPC, beside health and reflection.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::Semaphore;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use tonic::server::NamedService;
 use tonic::service::Routes;
 use tonic::{Code, Request, Response, Status};
@@ -21,6 +22,7 @@ use crate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::{
     RateLimitService as Protocol, RateLimitServiceServer,
 };
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use crate::readiness::Readiness;
 use crate::request_body::WholeMessage;
 use crate::service::RateLimitService;
 use crate::service_error::ServiceError;
@@ -33,6 +35,8 @@ const HEALTH_NAMES: [&str; 3] =
 /// The maximum size of a request for the health, which has the name of a service, and the memory of all unfinished ones.
 const MAX_CHECK_BYTES: usize = 1 << 10;
 const UNFINISHED_CHECKS_BYTES: usize = 1 << 20;
+/// The time between two looks at Redis, for the health.
+const HEALTH_INTERVAL: Duration = Duration::from_millis(500);
 
 struct GrpcService {
     service: RateLimitService,
@@ -77,10 +81,32 @@ fn code(error: &ServiceError) -> Code {
 pub(crate) struct GrpcHealth(HealthReporter);
 
 impl GrpcHealth {
+    /// Reports the health of the server, until it stops.
+    pub(crate) async fn follow(&self, readiness: &Readiness) {
+        let mut reported = None;
+        loop {
+            let status = match readiness.check_health().await {
+                _ if readiness.is_stopping() => return,
+                Ok(()) => ServingStatus::Serving,
+                Err(_) => ServingStatus::NotServing,
+            };
+            // Clients that watch get each report.
+            if reported != Some(status) {
+                self.report(status).await;
+                reported = Some(status);
+            }
+            sleep(HEALTH_INTERVAL).await;
+        }
+    }
+
     /// Reports `NOT_SERVING`, also to clients that watch.
     pub(crate) async fn stop(&self) {
+        self.report(ServingStatus::NotServing).await;
+    }
+
+    async fn report(&self, status: ServingStatus) {
         for name in HEALTH_NAMES {
-            self.0.set_service_status(name, ServingStatus::NotServing).await;
+            self.0.set_service_status(name, status).await;
         }
     }
 

@@ -136,14 +136,14 @@ async fn respond(api: &HttpState, body: Body) -> Result<(StatusCode, Vec<u8>), (
 async fn readyz(State(api): State<HttpState>) -> (StatusCode, String) {
     match api.readiness.check().await {
         Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
-        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why + "\n"),
+        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
     }
 }
 
 /// Replies as envoyproxy/ratelimit does, for load balancers that check its path.
 async fn healthcheck(State(api): State<HttpState>) -> (StatusCode, String) {
-    match api.readiness.check().await {
+    match api.readiness.check_health().await {
         Ok(()) => (StatusCode::OK, "OK".to_owned()),
-        Err(why) => (StatusCode::INTERNAL_SERVER_ERROR, why + "\n"),
+        Err(why) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{why}\n")),
     }
 }

@@ -1,11 +1,12 @@
 //! Writes the decision of rules as a response of the protocol.
 
-use std::time::Duration;
+use std::borrow::Cow;
+use std::time::{Duration, SystemTime};
 
 use prost_types::value::Kind;
 use prost_types::{ListValue, Struct, Value};
-use serde_json::Value as Json;
-use tidegate::{Decision, Quota};
+use serde_json::{Value as Json, json};
+use tidegate::{Decision, Quota, Source};
 use tidegate_http::Headers;
 use tidegate_rules::{Limit, Rule, RuleOutcome, RuleResult, RulesDecision, RulesLimiter};
 
@@ -35,7 +36,7 @@ pub(crate) fn status(
         RuleResult::Decided(decision) => {
             status.current_limit = Some(current_limit(outcome, descriptor, decision));
             status.limit_remaining = saturate(decision.remaining());
-            let reset = prost_types::Duration { seconds: reset_seconds(decision), nanos: 0 };
+            let reset = prost_types::Duration { seconds: reset_seconds(&in_window(decision)), nanos: 0 };
             status.duration_until_reset = Some(reset);
         }
         _ => {}
@@ -67,6 +68,22 @@ fn quota(outcome: &RuleOutcome, descriptor: &RateLimitDescriptor) -> Option<Quot
         }
         (Some(Limit::Unlimited), _) | (None, None) => None,
     }
+}
+
+/// Counts the times of a limit of 0 from the beginning of its window on, as those of all others: it decides without the
+/// store, with the length of the window as its times.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "no server decides here: the limit admits nothing, and counts nothing"
+)]
+fn in_window(decision: &Decision) -> Cow<'_, Decision> {
+    if decision.source() != Source::Rule {
+        return Cow::Borrowed(decision);
+    }
+    let window = decision.retry_after().as_micros().max(1);
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let age = u64::try_from(now.as_micros() % window).unwrap_or_default();
+    Cow::Owned(decision.clone().aged(Duration::from_micros(age)))
 }
 
 /// Returns the time until the limit is entirely available again. If no unit remains, it is the time until one is, as
@@ -102,7 +119,7 @@ pub(crate) fn headers(
         let quota = quota(binding, charged.into_iter().nth(at)?)?;
         let decision = binding.decision()?;
         let gate = rules.limiter().try_gate(decision.gate(), quota).ok()?;
-        Some(headers.of(&gate, decision))
+        Some(headers.of(&gate, &in_window(decision)))
     });
     let values = written.iter().flatten();
     let values = values.filter_map(|(name, value)| {
@@ -112,17 +129,48 @@ pub(crate) fn headers(
     values.map(|(key, value)| HeaderValue { key, value, ..Default::default() }).collect()
 }
 
-/// Returns the domain and the metadata of the rules that let the request pass, if they have any.
-pub(crate) fn metadata(domain: &str, decision: &RulesDecision) -> Option<Struct> {
-    let metadata = decision.metadata();
-    if metadata.is_empty() {
+/// Returns the domain and the metadata of the rules that let the request pass, if they have any. With the request, also
+/// its descriptors and its hits, whether there is metadata or not.
+pub(crate) fn metadata(
+    request: &RateLimitRequest,
+    decision: Option<&RulesDecision>,
+    with_request: bool,
+) -> Option<Struct> {
+    let of_rules = decision.map(RulesDecision::metadata).unwrap_or_default();
+    if of_rules.is_empty() && !with_request {
         return None;
     }
-    let fields = [
-        ("domain".to_owned(), Value { kind: Some(Kind::StringValue(domain.to_owned())) }),
-        ("metadata".to_owned(), value(&Json::Object(metadata))),
-    ];
-    Some(Struct { fields: fields.into() })
+    let mut fields = json!({ "domain": request.domain });
+    if with_request {
+        fields["descriptors"] = request.descriptors.iter().map(described).collect();
+        if request.hits_addend > 0 {
+            fields["hitsAddend"] = request.hits_addend.into();
+        }
+    }
+    if !of_rules.is_empty() {
+        fields["metadata"] = of_rules.into();
+    }
+    match value(&fields).kind {
+        Some(Kind::StructValue(fields)) => Some(fields),
+        _ => None,
+    }
+}
+
+/// Returns a descriptor of the request in the form of envoyproxy/ratelimit.
+fn described(descriptor: &RateLimitDescriptor) -> Json {
+    let entries = descriptor.entries.iter().map(|entry| format!("{}={}", entry.key, entry.value));
+    let mut described = json!({ "entries": entries.collect::<Vec<_>>() });
+    if let Some(limit) = &descriptor.limit {
+        // As text of Protocol Buffers, which leaves out zeros.
+        let number =
+            (limit.requests_per_unit > 0).then(|| format!("requests_per_unit:{}", limit.requests_per_unit));
+        let unit = (limit.unit != 0).then(|| format!("unit:{}", limit.unit().as_str_name()));
+        described["limit"] = number.into_iter().chain(unit).collect::<Vec<_>>().join(" ").into();
+    }
+    if let Some(hits) = descriptor.hits_addend {
+        described["hitsAddend"] = hits.into();
+    }
+    described
 }
 
 fn value(json: &Json) -> Value {

@@ -1,5 +1,6 @@
 //! The server: its settings, its ports, and its end.
 
+use std::convert::Infallible;
 use std::future::{Future, pending};
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -20,7 +21,7 @@ use crate::http_state::HttpState;
 use crate::http1;
 use crate::metrics::ServiceMetrics;
 use crate::permits::PermitTable;
-use crate::readiness::Readiness;
+use crate::readiness::{NeedsRedis, Readiness};
 use crate::server_error::{PortName, ServerError};
 use crate::service::RateLimitService;
 use crate::tls::Tls;
@@ -60,7 +61,7 @@ pub struct Server {
     span_hook: SpanHook,
     drain_notice: Duration,
     drain: Duration,
-    needs_redis: bool,
+    needs_redis: NeedsRedis,
 }
 
 impl Server {
@@ -80,7 +81,7 @@ impl Server {
             span_hook: SpanHook::default(),
             drain_notice: Duration::from_secs(1),
             drain: Duration::from_secs(10),
-            needs_redis: false,
+            needs_redis: NeedsRedis::default(),
         }
     }
 
@@ -193,12 +194,22 @@ impl Server {
         self
     }
 
-    /// Sets whether the server is ready only while Redis decides. Set it if the failure policy is
+    /// Sets whether `/readyz` reports the server as ready only while Redis decides. Set it if the failure policy is
     /// [`OnFailure::Error`](tidegate::OnFailure::Error); under all others, the server can decide without Redis.
     ///
     /// Default: false.
     pub const fn ready_needs_redis(mut self, needs_redis: bool) -> Self {
-        self.needs_redis = needs_redis;
+        self.needs_redis.readiness = needs_redis;
+        self
+    }
+
+    /// Sets whether `/healthcheck` and the health over gRPC report the server as healthy only while Redis decides, as
+    /// those of envoyproxy/ratelimit with `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION`. The health over gRPC follows Redis within about a
+    /// second.
+    ///
+    /// Default: false. A probe that restarts unhealthy processes then leaves them alone while Redis is away.
+    pub const fn health_needs_redis(mut self, needs_redis: bool) -> Self {
+        self.needs_redis.health = needs_redis;
         self
     }
 
@@ -294,6 +305,10 @@ impl BoundServer {
         let Server { service, metrics, max_message_bytes, max_connections, .. } = settings.clone();
         let limiter = service.rules().limiter().clone();
         let readiness = Readiness::new(service.clone(), settings.needs_redis);
+        if settings.needs_redis.health {
+            // Until Redis is known to decide.
+            health.stop().await;
+        }
         let (close, closed) = Stop::new();
         let port = |name, listener, max_connections, admission| {
             let (metrics, stop) = (metrics.clone(), closed.clone());
@@ -336,10 +351,18 @@ impl BoundServer {
                 None => pending().await,
             }
         };
+        let (followed, health_of) = (health.clone(), readiness.clone());
+        let health_of_redis = async {
+            if settings.needs_redis.health {
+                followed.follow(&health_of).await;
+            }
+            pending::<Infallible>().await
+        };
         let mut serving = pin!(async {
             tokio::select! {
                 _ = async { tokio::join!(grpc, http, admin) } => {}
                 never = upkeep => match never {},
+                never = health_of_redis => match never {},
             }
         });
 

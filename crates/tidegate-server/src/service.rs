@@ -53,6 +53,8 @@ pub struct RateLimitService {
     is_shadow: bool,
     charges_denied: bool,
     charges_denied_except_cached: bool,
+    admits_peeks_within_limits: bool,
+    returns_request: bool,
     denied_body: Vec<u8>,
     peeks: Arc<RecentPeeks>,
 }
@@ -67,6 +69,8 @@ impl RateLimitService {
             is_shadow: false,
             charges_denied: false,
             charges_denied_except_cached: false,
+            admits_peeks_within_limits: false,
+            returns_request: false,
             denied_body: Vec::new(),
             peeks: Arc::new(RecentPeeks::new()),
         }
@@ -101,7 +105,7 @@ impl RateLimitService {
         self
     }
 
-    /// Sets whether denied requests are charged to fixed windows, as envoyproxy/ratelimit charges them:
+    /// Sets whether denied requests are charged to the fixed windows that deny them, as envoyproxy/ratelimit charges them:
     /// [`RulesLimiter::charge_denied`]. Applies to requests of Envoy's protocol, over gRPC and `/json`, not to those of
     /// `/v1`. The response waits for the charge, for at most the limiter's deadline since the request. After it, and if Redis
     /// becomes unavailable between the denial and the charge, the charge may be lost.
@@ -121,6 +125,27 @@ impl RateLimitService {
     #[must_use]
     pub const fn charge_denied_except_cached(mut self, leaves_out_cached: bool) -> Self {
         self.charges_denied_except_cached = leaves_out_cached;
+        self
+    }
+
+    /// Sets whether descriptors with 0 hits pass at exactly their limit, as in envoyproxy/ratelimit: they are denied once
+    /// more units are used than the limit has, as after a charge of a denied request. Applies to requests of Envoy's
+    /// protocol, over gRPC and `/json`, not to those of `/v1`.
+    ///
+    /// Default: false. They are denied if no unit is left.
+    #[must_use]
+    pub const fn peeks_pass_at_limit(mut self, pass: bool) -> Self {
+        self.admits_peeks_within_limits = pass;
+        self
+    }
+
+    /// Sets whether the dynamic metadata of each response contain the request, as those of envoyproxy/ratelimit with
+    /// `RESPONSE_DYNAMIC_METADATA`: its domain, its descriptors and its hits, beside the `metadata` of rules.
+    ///
+    /// Default: false. Only responses with `metadata` of rules have dynamic metadata: the domain and these.
+    #[must_use]
+    pub const fn request_metadata(mut self, returns_request: bool) -> Self {
+        self.returns_request = returns_request;
         self
     }
 
@@ -159,7 +184,7 @@ impl RateLimitService {
     /// The statuses are in the order of the descriptors. Descriptors with negative hits give their units back, also if
     /// the request is denied, and then show the state of their limit; they deny nothing. All others are charged
     /// together, as [`RulesLimiter::check_or_deny`] does. Descriptors with 0 hits only peek: if one of them denies, nothing
-    /// is charged.
+    /// is charged, except by [`charge_denied`](Self::charge_denied).
     ///
     /// # Errors
     ///
@@ -173,7 +198,7 @@ impl RateLimitService {
         let rules = self.rules.limits();
         let descriptors = RequestDescriptors::new(request)?;
         let domain = &*request.domain;
-        let mut charged = charge(&rules, domain, &descriptors).await?;
+        let mut charged = self.charge(&rules, domain, &descriptors).await?;
         if let (true, Some(decision)) = (self.charges_denied, &mut charged) {
             // The denial holds without the charge. The observer is notified of an error.
             let left = rules.limiter().deadline().saturating_sub(began.elapsed());
@@ -206,12 +231,57 @@ impl RateLimitService {
             let names = self.header_names.as_ref();
             response.response_headers_to_add =
                 response::headers(&self.headers, names, &rules, charged, request);
-            response.dynamic_metadata = response::metadata(domain, charged);
         }
+        response.dynamic_metadata = response::metadata(request, charged.as_ref(), self.returns_request);
         if !is_allowed {
             response.raw_body.clone_from(&self.denied_body);
         }
         Ok(response)
+    }
+
+    /// Checks the descriptors that charge or peek. All or nothing: if a peek denies, nothing is charged, except in a
+    /// domain with `charge: each`. So peeks beside charges come first; a request that does not pass without units does not
+    /// pass with them.
+    async fn charge(
+        &self,
+        rules: &RulesLimiter,
+        domain: &str,
+        descriptors: &RequestDescriptors<'_>,
+    ) -> Result<Option<RulesDecision>, ServiceError> {
+        if descriptors.has_peeks_beside_charges {
+            let peeks = descriptors.charged_as_peeks();
+            if !rules.plan(domain, &peeks).charges_each() {
+                let peeked = Box::pin(self.check(rules, domain, &peeks)).await?;
+                if let Some(peeked) = peeked.filter(|peeked| !peeked.is_allowed()) {
+                    let charges_used = |descriptor: &&Descriptor<'_>| {
+                        let rule = rules.rules().find(domain, descriptor);
+                        !descriptor.has_limit() && rule.is_some_and(Rule::charges_used)
+                    };
+                    let used: Vec<_> = descriptors.charged.iter().filter(charges_used).cloned().collect();
+                    // The request is denied, whether these units could be charged or not.
+                    let _ = Box::pin(self.check(rules, domain, &used)).await;
+                    return Ok(Some(peeked.denying_above_remaining(&descriptors.charged)));
+                }
+            }
+        }
+        self.check(rules, domain, &descriptors.charged).await
+    }
+
+    /// Checks these descriptors, if there are any.
+    async fn check(
+        &self,
+        rules: &RulesLimiter,
+        domain: &str,
+        descriptors: &[Descriptor<'_>],
+    ) -> Result<Option<RulesDecision>, ServiceError> {
+        if descriptors.is_empty() {
+            return Ok(None);
+        }
+        let decision = rules.check_or_deny(domain, descriptors).await?;
+        Ok(Some(match self.admits_peeks_within_limits {
+            true => decision.admitting_peeks_within_limits(descriptors),
+            false => decision,
+        }))
     }
 
     /// Remembers the descriptors that peeks admit, and warns of charges of such descriptors that are denied.
@@ -239,45 +309,6 @@ fn outcomes(decision: Option<&RulesDecision>) -> impl Iterator<Item = &RuleOutco
     decision.into_iter().flat_map(RulesDecision::outcomes)
 }
 
-/// Checks the descriptors that charge or peek. All or nothing: if a peek denies, nothing is charged, except in a
-/// domain with `charge: each`. So peeks beside charges come first; a request that does not pass without units does not
-/// pass with them.
-async fn charge(
-    rules: &RulesLimiter,
-    domain: &str,
-    descriptors: &RequestDescriptors<'_>,
-) -> Result<Option<RulesDecision>, ServiceError> {
-    if descriptors.has_peeks_beside_charges {
-        let peeks = descriptors.charged_as_peeks();
-        if !rules.plan(domain, &peeks).charges_each() {
-            let peeked = Box::pin(check(rules, domain, &peeks)).await?;
-            if peeked.as_ref().is_some_and(|peeked| !peeked.is_allowed()) {
-                let charges_used = |descriptor: &&Descriptor<'_>| {
-                    let rule = rules.rules().find(domain, descriptor);
-                    !descriptor.has_limit() && rule.is_some_and(Rule::charges_used)
-                };
-                let used: Vec<_> = descriptors.charged.iter().filter(charges_used).cloned().collect();
-                // The request is denied, whether these units could be charged or not.
-                let _ = Box::pin(check(rules, domain, &used)).await;
-                return Ok(peeked);
-            }
-        }
-    }
-    check(rules, domain, &descriptors.charged).await
-}
-
-/// Checks these descriptors, if there are any.
-async fn check(
-    rules: &RulesLimiter,
-    domain: &str,
-    descriptors: &[Descriptor<'_>],
-) -> Result<Option<RulesDecision>, ServiceError> {
-    match descriptors {
-        [] => Ok(None),
-        _ => Ok(Some(rules.check_or_deny(domain, descriptors).await?)),
-    }
-}
-
 /// Returns the units that a check of these descriptors charges, each to its gate, and then peeks. The gates are
 /// independent: of a request that fails, some units may have been returned.
 async fn give_back(
@@ -291,7 +322,7 @@ async fn give_back(
     try_join_all(refunds).await?;
     let peeks: Vec<_> = descriptors.into_iter().map(|descriptor| descriptor.hits(0)).collect();
     // An error would make the caller give the units back again.
-    Ok(check(rules, domain, &peeks).await.ok().flatten())
+    Ok(rules.check_or_deny(domain, &peeks).await.ok())
 }
 
 #[cfg(test)]

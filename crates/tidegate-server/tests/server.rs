@@ -18,6 +18,7 @@ mod malformed;
 mod pages;
 mod prometheus;
 mod raw;
+mod reference_model;
 mod slow_clients;
 mod tls;
 #[cfg(feature = "tracing")]

@@ -77,12 +77,19 @@ pub(crate) struct Decisions {
     /// What a request charges if one of its rules denies it, in documents without `charge`
     #[arg(long, value_name = "CHARGE", default_value = "all")]
     pub(crate) charge: Charge,
-    /// Charge denied requests to fixed windows, as envoyproxy/ratelimit does: a second call to Redis for each denial
+    /// Charge denied requests to the fixed windows that deny them, as envoyproxy/ratelimit does: a second call to Redis for
+    /// each denial
     #[arg(long)]
     pub(crate) charge_denied: bool,
     /// With --charge-denied, charge no denials that this process has cached, as with LOCAL_CACHE_SIZE_IN_BYTES there
     #[arg(long)]
     pub(crate) charge_denied_except_cached: bool,
+    /// Admit descriptors with 0 hits at exactly their limit, as envoyproxy/ratelimit does
+    #[arg(long)]
+    pub(crate) peeks_pass_at_limit: bool,
+    /// Return the domain, the descriptors and the hits of a request as dynamic metadata, as envoyproxy/ratelimit can
+    #[arg(long)]
+    pub(crate) request_metadata: bool,
     /// The most debt of a key that units used may leave, in limits: see `charge_used` of rules
     #[arg(long, value_name = "LIMITS", default_value_t = 10)]
     pub(crate) debt_cap: u64,
@@ -105,7 +112,7 @@ pub(crate) struct Decisions {
     /// The name of the header of the reset time, with `--headers ratelimit`
     #[arg(long, value_name = "NAME", default_value = "RateLimit-Reset")]
     pub(crate) reset_header: HeaderName,
-    /// Be ready only while Redis decides; always so with `--on-failure error`
+    /// Be ready and healthy only while Redis decides; /readyz always so with `--on-failure error`
     #[arg(long)]
     pub(crate) ready_needs_redis: bool,
 }

@@ -78,25 +78,34 @@ pub(crate) fn merge(arguments: Vec<OsString>) -> Result<MergedArguments, Failure
 
     let settings = settings();
     let mut layers = environment(&settings, &mut merged.warnings)?;
+    let mut mistakes = Vec::new();
     if let Some((path, origin)) = config_path(&given) {
-        layers.extend(file(&path, &origin, &given, &settings)?);
+        match file(&path, &origin, &given, &settings) {
+            Ok(values) => layers.extend(values),
+            Err(failure) => mistakes.push(failure.to_string()),
+        }
     }
     // After a mistake in the arguments, a switch has no value.
     if given.value_source("from_env") == Some(ValueSource::CommandLine) {
         let redis = redis_origin(&given, &layers);
-        let imported = from_env::read(&|name| env::var_os(name), redis.as_ref())?;
+        let names = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+        let imported = from_env::read(&|name| env::var_os(name), names, redis.as_ref());
+        mistakes.extend(imported.mistakes);
         merged.password = imported.password;
         merged.warnings.extend(imported.warnings);
         layers.extend(imported.values);
     }
-    layers.iter().try_for_each(|value| ensure_valid(&settings, value))?;
+    mistakes.extend(layers.iter().filter_map(|value| mistake(&settings, value)));
     // After any other mistake in the arguments, those that follow it are not known.
     let parsed = Cli::command().try_get_matches_from(&merged.arguments);
     let has_relations_only = |error: &clap::Error| {
         matches!(error.kind(), ErrorKind::MissingRequiredArgument | ErrorKind::ArgumentConflict)
     };
     if parsed.as_ref().err().is_none_or(has_relations_only) {
-        relations::ensure_related(&with_values(&given, &layers, &settings))?;
+        mistakes.extend(relations::mistakes(&with_values(&given, &layers, &settings)));
+    }
+    if !mistakes.is_empty() {
+        return Err(Failure::usage(mistakes.join("\n")));
     }
     for setting in &settings {
         if is_given(&given, setting) {
@@ -187,29 +196,23 @@ fn file(
     config_file::read(path, &text, settings)
 }
 
-/// Checks a value as clap does, so that the error names where the value comes from.
-fn ensure_valid(settings: &[Setting], value: &SettingValue) -> Result<(), Failure> {
-    let Some(setting) = settings.iter().find(|setting| setting.name == value.name) else { return Ok(()) };
-    let invalid = |reason: &str| Failure::usage(format!("{}: {reason}", value.origin));
+/// Checks a value as clap does. The mistake names where the value comes from.
+fn mistake(settings: &[Setting], value: &SettingValue) -> Option<String> {
+    let setting = settings.iter().find(|setting| setting.name == value.name)?;
+    let invalid = |reason: &str| Some(format!("{}: the setting `{}`: {reason}", value.origin, setting.name));
     if setting.kind == Kind::Switch {
-        let Some(text) = value.texts.iter().find(|text| !matches!(&***text, "true" | "false")) else {
-            return Ok(());
-        };
+        let text = value.texts.iter().find(|text| !matches!(&***text, "true" | "false"))?;
         let text = redact_urls(text.clone(), [text.clone()].into_iter());
-        let message = format!("the setting `{}`: invalid value '{text}': write true or false", setting.name);
-        return Err(invalid(&message));
+        return invalid(&format!("invalid value '{text}': write true or false"));
     }
-    for text in &value.texts {
+    value.texts.iter().find_map(|text| {
         let argument = format!("--{}={text}", setting.option);
-        let parsed = Cli::command().try_get_matches_from(["tidegate", "serve", &argument]);
-        let Err(error) = parsed else { continue };
+        let error = Cli::command().try_get_matches_from(["tidegate", "serve", &argument]).err()?;
         if !matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation) {
-            continue;
+            return None;
         }
         let message = redact_urls(error.to_string(), [argument].into_iter());
         let message = message.trim_start_matches("error: ");
-        let message = message.split("\n\nFor more information").next().unwrap_or_default();
-        return Err(invalid(&format!("the setting `{}`: {message}", setting.name)));
-    }
-    Ok(())
+        invalid(message.split("\n\nFor more information").next().unwrap_or_default())
+    })
 }

@@ -14,7 +14,7 @@ use crate::failure::Failure;
 ///
 /// # Errors
 ///
-/// The first mistake, with its line.
+/// All mistakes, each with its line.
 pub(crate) fn read(path: &Path, text: &str, known: &[Setting]) -> Result<Vec<SettingValue>, Failure> {
     let file = ConfigFile { name: path.display().to_string(), text, known };
     let options = serde_saphyr::options! {
@@ -43,29 +43,42 @@ struct ConfigFile<'f> {
 
 impl ConfigFile<'_> {
     fn values(&self, entries: Vec<(Spanned<Node>, Spanned<Node>)>) -> Result<Vec<SettingValue>, Failure> {
-        let mut values: Vec<SettingValue> = Vec::new();
+        let (mut values, mut mistakes) = (Vec::new(), Vec::new());
         for (key, node) in entries {
-            let name = self.scalar(&key).unwrap_or_default();
-            let Some(setting) = self.known.iter().find(|setting| setting.name == name) else {
-                return Err(self.error(key.defined, &self.unknown(&name)));
-            };
-            let origin = self.origin(node.defined);
-            if let Some(first) = values.iter().find(|value| value.name == name) {
-                let message = format!("the setting `{name}` is also at {}: keep one of them", first.origin);
-                return Err(self.error(key.defined, &message));
+            match self.value(&key, &node, &values) {
+                Ok(value) => values.push(value),
+                Err(mistake) => mistakes.push(mistake.to_string()),
             }
-            let texts = match (&node.value, setting.kind) {
-                (Node::List(items), Kind::List) => items.iter().map(|item| self.scalar(item)).collect(),
-                _ => self.scalar(&node).map(|text| vec![text]),
-            };
-            let Some(texts) = texts else {
-                let expected =
-                    if setting.kind == Kind::List { "a value or a list of values" } else { "one value" };
-                return Err(self.error(node.defined, &format!("the setting `{name}` has {expected}")));
-            };
-            values.push(SettingValue { name, texts, origin });
         }
-        Ok(values)
+        if mistakes.is_empty() { Ok(values) } else { Err(Failure::usage(mistakes.join("\n"))) }
+    }
+
+    /// Returns a value of the file, which also has the `others`.
+    fn value(
+        &self,
+        key: &Spanned<Node>,
+        node: &Spanned<Node>,
+        others: &[SettingValue],
+    ) -> Result<SettingValue, Failure> {
+        let name = self.scalar(key).unwrap_or_default();
+        let Some(setting) = self.known.iter().find(|setting| setting.name == name) else {
+            return Err(self.error(key.defined, &self.unknown(&name)));
+        };
+        let origin = self.origin(node.defined);
+        if let Some(first) = others.iter().find(|value| value.name == name) {
+            let message = format!("the setting `{name}` is also at {}: keep one of them", first.origin);
+            return Err(self.error(key.defined, &message));
+        }
+        let texts = match (&node.value, setting.kind) {
+            (Node::List(items), Kind::List) => items.iter().map(|item| self.scalar(item)).collect(),
+            _ => self.scalar(node).map(|text| vec![text]),
+        };
+        let Some(texts) = texts else {
+            let expected =
+                if setting.kind == Kind::List { "a value or a list of values" } else { "one value" };
+            return Err(self.error(node.defined, &format!("the setting `{name}` has {expected}")));
+        };
+        Ok(SettingValue { name, texts, origin })
     }
 
     /// Returns the text of a value, as written.

@@ -1,6 +1,7 @@
 //! Reads the environment variables of envoyproxy/ratelimit as settings of `serve`.
 
 mod imported;
+mod prefix;
 mod redis;
 mod variables;
 
@@ -10,10 +11,11 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use self::imported::{Imported, Variables, boolean};
-use self::variables::{Treatment, VARIABLES};
+use self::variables::{Treatment, VARIABLES, misspelt};
 use super::setting::Origin;
-use crate::failure::Failure;
 
+/// The origin of settings that no variable changes.
+const FROM_ENV: &str = "--from-env";
 /// That program listens on all addresses.
 const ANY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 /// The age of connections that never become too old.
@@ -21,17 +23,20 @@ const NO_MAXIMUM_AGE: &str = "3650d";
 /// The maximum number of files that a warning names.
 const MAX_NAMED_FILES: usize = 3;
 
-/// Returns the settings that an environment means. If the URLs of Redis are from a place with precedence, the variables
-/// `REDIS_…` do not apply: they describe another server, which alone may get their password.
-///
-/// # Errors
-///
-/// If a variable asks for something that the service does not do, or is not valid.
+/// Returns the settings that an environment means, and all its mistakes: variables that ask for something that the service
+/// does not do, or that are not valid. If the URLs of Redis are from a place with precedence, the variables `REDIS_…` do
+/// not apply: they describe another server, which alone may get their password.
 pub(crate) fn read(
     environment: &dyn Fn(&str) -> Option<OsString>,
+    names: impl Iterator<Item = String>,
     redis_origin: Option<&Origin>,
-) -> Result<Imported, Failure> {
+) -> Imported {
     let mut imported = Imported::default();
+    for name in names {
+        if let Some(near) = misspelt(&name) {
+            imported.warnings.push(format!("unknown variable {name} is ignored: did you mean {near}?"));
+        }
+    }
     if let Some(origin) = redis_origin {
         let names = VARIABLES.iter().map(|variable| variable.name).filter(|name| is_of_redis(name));
         let is_set = |name: &&str| environment(name).is_some_and(|text| !text.is_empty());
@@ -43,19 +48,20 @@ pub(crate) fn read(
     }
     let environment = |name: &str| environment(name).filter(|_| redis_origin.is_none() || !is_of_redis(name));
     let variables = Variables::new(&environment);
-    report(&variables, &mut imported)?;
-    rules(&variables, &mut imported)?;
-    address(&variables, &mut imported, ("HOST", "PORT", 8080), "http_addr")?;
-    address(&variables, &mut imported, ("GRPC_HOST", "GRPC_PORT", 8081), "grpc_addr")?;
-    connections(&variables, &mut imported)?;
-    decisions(&variables, &mut imported)?;
+    report(&variables, &mut imported);
+    rules(&variables, &mut imported);
+    address(&variables, &mut imported, ("HOST", "PORT", 8080), "http_addr");
+    address(&variables, &mut imported, ("GRPC_HOST", "GRPC_PORT", 8081), "grpc_addr");
+    connections(&variables, &mut imported);
+    decisions(&variables, &mut imported);
     if redis_origin.is_none() {
-        redis::read(&variables, &mut imported)?;
+        redis::read(&variables, &mut imported);
     }
-    if variables.get("LOG_FORMAT")?.is_some_and(|format| format.eq_ignore_ascii_case("json")) {
+    if variables.get("LOG_FORMAT").is_some_and(|format| format.eq_ignore_ascii_case("json")) {
         imported.set("json", "true", "LOG_FORMAT");
     }
-    Ok(imported)
+    imported.mistakes = variables.into_mistakes();
+    imported
 }
 
 /// Returns whether a variable describes the Redis server or the connection to it.
@@ -64,11 +70,11 @@ fn is_of_redis(name: &str) -> bool {
 }
 
 /// Reports the variables that have no effect, and refuses those that would change decisions.
-fn report(variables: &Variables<'_>, imported: &mut Imported) -> Result<(), Failure> {
+fn report(variables: &Variables<'_>, imported: &mut Imported) {
     for variable in VARIABLES {
         let name = variable.name;
         let (Treatment::Warned(reason) | Treatment::Refused(reason)) = variable.treatment else { continue };
-        let Some(text) = variables.get(name)? else { continue };
+        let Some(text) = variables.get(name).or_else(|| by_default(variables, name)) else { continue };
         let is_neutral = match (boolean(variable.neutral), boolean(&text)) {
             (Some(neutral), Some(given)) => neutral == given,
             _ => text.eq_ignore_ascii_case(variable.neutral),
@@ -77,31 +83,29 @@ fn report(variables: &Variables<'_>, imported: &mut Imported) -> Result<(), Fail
             continue;
         }
         match variable.treatment {
-            Treatment::Refused(_) => {
-                return Err(Failure::usage(format!("{name}={text} is not supported: {reason}")));
-            }
+            Treatment::Refused(_) => variables.refuse(format!("{name}={text} is not supported: {reason}")),
             _ => imported.warnings.push(format!("{name} has no effect: {reason}")),
         }
     }
-    Ok(())
 }
 
-fn rules(variables: &Variables<'_>, imported: &mut Imported) -> Result<(), Failure> {
-    let or = |text: Option<String>, default: &str| text.unwrap_or_else(|| default.to_owned());
-    let root = or(variables.get("RUNTIME_ROOT")?, "/srv/runtime_data/current");
-    let folders = [
-        or(variables.get("RUNTIME_SUBDIRECTORY")?, ""),
-        or(variables.get("RUNTIME_APPDIRECTORY")?, "config"),
-    ];
+/// Returns the value of a variable that is not set, where it has an effect there.
+fn by_default(variables: &Variables<'_>, name: &str) -> Option<String> {
+    (name == "USE_STATSD" && !variables.is_true("DISABLE_STATS")).then(|| "true".to_owned())
+}
+
+fn rules(variables: &Variables<'_>, imported: &mut Imported) {
+    let or = |name, default: &str| variables.get(name).unwrap_or_else(|| default.to_owned());
+    let root = or("RUNTIME_ROOT", "/srv/runtime_data/current");
+    let folders = [or("RUNTIME_SUBDIRECTORY", ""), or("RUNTIME_APPDIRECTORY", "config")];
     // Joined as in Go: a leading slash of the second part does not begin a new path.
     let folders = folders.iter().map(|folder| folder.trim_matches('/')).filter(|folder| !folder.is_empty());
     let path = folders.fold(PathBuf::from(root), |path, folder| path.join(folder));
     warn_of_unread(&path, imported);
     imported.set("rules", path.to_string_lossy(), "RUNTIME_ROOT");
-    if variables.is_true("MERGE_DOMAIN_CONFIG")? {
+    if variables.is_true("MERGE_DOMAIN_CONFIG") {
         imported.set("merge_domains", "true", "MERGE_DOMAIN_CONFIG");
     }
-    Ok(())
 }
 
 /// Warns of files that envoyproxy/ratelimit reads as rules: it reads all files, also those of subfolders.
@@ -131,87 +135,96 @@ fn address(
     imported: &mut Imported,
     (host, port, default): (&'static str, &'static str, u16),
     setting: &str,
-) -> Result<(), Failure> {
-    let address = match variables.get(host)? {
-        None => ANY,
-        Some(name) if name == "localhost" => Ipv4Addr::LOCALHOST.into(),
-        Some(address) => address.parse().map_err(|_| {
-            Failure::usage(format!("{host}={address}: give an IP address, or the setting `{setting}`"))
-        })?,
+) {
+    let address = match variables.get(host) {
+        None => Some(ANY),
+        Some(name) if name == "localhost" => Some(Ipv4Addr::LOCALHOST.into()),
+        Some(address) => variables.valid(address.parse(), || {
+            format!("{host}={address}: give an IP address, or the setting `{setting}`")
+        }),
     };
-    let number = match variables.get(port)? {
-        None => default,
-        Some(number) => number
-            .parse()
-            .map_err(|_| Failure::usage(format!("{port}={number}: give a port from 0 to 65535")))?,
+    let number = match variables.get(port) {
+        None => Some(default),
+        Some(number) => {
+            variables.valid(number.parse(), || format!("{port}={number}: give a port from 0 to 65535"))
+        }
     };
-    imported.set(setting, SocketAddr::new(address, number).to_string(), port);
-    Ok(())
+    if let (Some(address), Some(number)) = (address, number) {
+        imported.set(setting, SocketAddr::new(address, number).to_string(), port);
+    }
 }
 
-fn connections(variables: &Variables<'_>, imported: &mut Imported) -> Result<(), Failure> {
+fn connections(variables: &Variables<'_>, imported: &mut Imported) {
     const AGE: &str = "GRPC_MAX_CONNECTION_AGE";
-    if let Some(age) = variables.get(AGE)? {
+    if let Some(age) = variables.get(AGE) {
         let is_infinite = matches!(&*age, "0" | "0s");
         imported.set("max_connection_age", if is_infinite { NO_MAXIMUM_AGE.to_owned() } else { age }, AGE);
     }
-    if variables.is_true("GRPC_SERVER_USE_TLS")? {
+    if variables.is_true("GRPC_SERVER_USE_TLS") {
         for (variable, setting) in [
             ("GRPC_SERVER_TLS_CERT", "grpc_certificate"),
             ("GRPC_SERVER_TLS_KEY", "grpc_key"),
             ("GRPC_CLIENT_TLS_CACERT", "grpc_client_ca"),
         ] {
-            if let Some(path) = variables.get(variable)? {
+            if let Some(path) = variables.get(variable) {
                 imported.set(setting, path, variable);
             } else if setting != "grpc_client_ca" {
-                return Err(Failure::usage(format!("GRPC_SERVER_USE_TLS needs {variable}: set it")));
+                variables.refuse(format!("GRPC_SERVER_USE_TLS needs {variable}: set it"));
             }
         }
-        let san = variables.get("GRPC_CLIENT_TLS_SAN")?;
-        if let (Some(_), Some(san)) = (variables.get("GRPC_CLIENT_TLS_CACERT")?, san) {
+        let san = variables.get("GRPC_CLIENT_TLS_SAN");
+        if let (Some(_), Some(san)) = (variables.get("GRPC_CLIENT_TLS_CACERT"), san) {
             imported.set("grpc_client_san", san, "GRPC_CLIENT_TLS_SAN");
         }
     }
-    Ok(())
 }
 
-fn decisions(variables: &Variables<'_>, imported: &mut Imported) -> Result<(), Failure> {
+fn decisions(variables: &Variables<'_>, imported: &mut Imported) {
     const STOP: &str = "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT";
     const LOCAL_CACHE: &str = "LOCAL_CACHE_SIZE_IN_BYTES";
-    let charges_denied = !variables.is_true(STOP)?;
-    imported.set("charge", if charges_denied { "each" } else { "all" }, STOP);
-    imported.set("charge_denied", charges_denied.to_string(), STOP);
-    if let Some(size) = variables.get(LOCAL_CACHE)? {
-        let bytes: u64 = size.parse().map_err(|_| {
-            Failure::usage(format!("{LOCAL_CACHE}={size}: give a number of bytes, such as 1000000"))
-        })?;
-        if bytes > 0 && charges_denied {
+    // The proxy decides, as without an answer of that program.
+    imported.set("on_failure", "error", FROM_ENV);
+    imported.set("peeks_pass_at_limit", "true", FROM_ENV);
+    imported.set("charge", if variables.is_true(STOP) { "all" } else { "each" }, STOP);
+    imported.set("charge_denied", "true", FROM_ENV);
+    if let Some(size) = variables.get(LOCAL_CACHE) {
+        let bytes = variables.valid(size.parse::<u64>(), || {
+            format!("{LOCAL_CACHE}={size}: give a number of bytes, such as 1000000")
+        });
+        if bytes.is_some_and(|bytes| bytes > 0) {
             imported.set("charge_denied_except_cached", "true", LOCAL_CACHE);
         }
     }
-    if variables.is_true("SHADOW_MODE")? {
-        imported.set("shadow", "true", "SHADOW_MODE");
+    for (variable, setting) in [("SHADOW_MODE", "shadow"), ("RESPONSE_DYNAMIC_METADATA", "request_metadata")]
+    {
+        if variables.is_true(variable) {
+            imported.set(setting, "true", variable);
+        }
     }
-    if variables.is_true("LIMIT_RESPONSE_HEADERS_ENABLED")? {
+    if variables.is_true("LIMIT_RESPONSE_HEADERS_ENABLED") {
         imported.set("headers", "ratelimit", "LIMIT_RESPONSE_HEADERS_ENABLED");
         for (variable, setting) in [
             ("LIMIT_LIMIT_HEADER", "limit_header"),
             ("LIMIT_REMAINING_HEADER", "remaining_header"),
             ("LIMIT_RESET_HEADER", "reset_header"),
         ] {
-            if let Some(name) = variables.get(variable)? {
+            if let Some(name) = variables.get(variable) {
                 imported.set(setting, name, variable);
             }
         }
     }
-    if let Some(prefix) = variables.get("CACHE_KEY_PREFIX")? {
-        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
-        if prefix.len() > 64 || !prefix.bytes().all(is_allowed) {
-            return Err(Failure::usage(format!(
-                "CACHE_KEY_PREFIX={prefix}: use 1 to 64 letters, digits, `_`, `.` or `-`, or set `namespace`"
-            )));
+    const PREFIX: &str = "CACHE_KEY_PREFIX";
+    if let Some(prefix) = variables.get(PREFIX) {
+        match prefix::namespace(&prefix) {
+            Some(namespace) => {
+                if namespace != prefix {
+                    imported.warnings.push(format!("{PREFIX}={prefix} is the namespace `{namespace}`"));
+                }
+                imported.set("namespace", namespace, PREFIX);
+            }
+            None => variables.refuse(format!(
+                "{PREFIX}={prefix}: this is too long for a namespace, which has at most 64 characters: set `namespace`"
+            )),
         }
-        imported.set("namespace", prefix, "CACHE_KEY_PREFIX");
     }
-    Ok(())
 }

@@ -2,7 +2,6 @@
 //! show flags and a usage, which do not help with a file.
 
 use super::setting::Origin;
-use crate::failure::Failure;
 
 /// Settings that need another one.
 const NEEDS: [(&str, &str); 8] = [
@@ -18,27 +17,21 @@ const NEEDS: [(&str, &str); 8] = [
 /// Settings that exclude each other.
 const EXCLUDES: [(&str, &str); 2] = [("demo", "rules"), ("cluster", "sentinel")];
 
-/// Rejects settings of the file or of the environment that lack another one, or exclude each other. `given`: the names and
-/// origins of all settings that have a value. Mistakes among flags only are left to clap.
-pub(crate) fn ensure_related(given: &[(String, Origin)]) -> Result<(), Failure> {
+/// Returns the mistakes of settings of the file or of the environment that lack another one, or exclude each other.
+/// `given`: the names and origins of all settings that have a value. Mistakes among flags only are left to clap.
+pub(crate) fn mistakes(given: &[(String, Origin)]) -> Vec<String> {
     let find = |name: &str| given.iter().find(|(given, _)| given == name);
-    for (name, needed) in NEEDS {
-        let Some(one) = find(name).filter(|one| !is_flag(one)) else { continue };
-        if find(needed).is_none() {
-            let one = shown(one);
-            return Err(Failure::usage(format!(
-                "{one} needs the setting `{needed}`: add it, or remove `{name}`"
-            )));
-        }
-    }
-    for (one, other) in EXCLUDES {
-        let (Some(one), Some(other)) = (find(one), find(other)) else { continue };
-        if !(is_flag(one) && is_flag(other)) {
-            let (one, other) = (shown(one), shown(other));
-            return Err(Failure::usage(format!("{one} cannot be used with {other}: remove one of them")));
-        }
-    }
-    Ok(())
+    let needs = NEEDS.iter().filter_map(|(name, needed)| {
+        let one = find(name).filter(|one| !is_flag(one) && find(needed).is_none())?;
+        Some(format!("{} needs the setting `{needed}`: add it, or remove `{name}`", shown(one)))
+    });
+    let excludes = EXCLUDES.iter().filter_map(|(one, other)| {
+        let (one, other) = (find(one)?, find(other)?);
+        let is_left_to_clap = is_flag(one) && is_flag(other);
+        (!is_left_to_clap)
+            .then(|| format!("{} cannot be used with {}: remove one of them", shown(one), shown(other)))
+    });
+    needs.chain(excludes).collect()
 }
 
 fn is_flag((_, origin): &(String, Origin)) -> bool {

@@ -14,10 +14,10 @@ const DOCS: &str = include_str!("../../../../docs/operate/migrate-from-envoyprox
 const TABLE: &str = include_str!("../../src/serve/from_env/variables.rs");
 
 /// A folder with rules as envoyproxy/ratelimit has them, removed on drop.
-struct Runtime(PathBuf);
+pub(super) struct Runtime(pub(super) PathBuf);
 
 impl Runtime {
-    fn new(name: &str) -> Self {
+    pub(super) fn new(name: &str) -> Self {
         let root = std::env::temp_dir().join(format!("tidegate-{}-runtime-{name}", std::process::id()));
         let this = Self(root);
         fs::create_dir_all(this.config()).unwrap();
@@ -32,7 +32,7 @@ impl Runtime {
         self.0.join("ratelimit/config")
     }
 
-    fn write(&self, name: &str, text: &str) {
+    pub(super) fn write(&self, name: &str, text: &str) {
         fs::write(self.config().join(name), text).unwrap();
     }
 }
@@ -44,7 +44,7 @@ impl Drop for Runtime {
 }
 
 /// `serve --from-env` with these variables, and without those of tidegate.
-fn command(root: &Path, args: &[&str], variables: &[(&str, &str)]) -> Command {
+pub(super) fn command(root: &Path, args: &[&str], variables: &[(&str, &str)]) -> Command {
     let mut command = Program::at("").command([&["serve", "--from-env"], args].concat());
     command.env_remove("TIDEGATE_REDIS_URL").env_remove("TIDEGATE_NAMESPACE");
     command.env("RUNTIME_ROOT", root).env("RUNTIME_SUBDIRECTORY", "ratelimit");
@@ -99,13 +99,13 @@ fn variables_become_settings() {
             "all",
             "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT",
         ),
-        (&[], "charge_denied", "true", "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"),
-        (
-            &[("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true")],
-            "charge_denied",
-            "false",
-            "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT",
-        ),
+        (&[], "charge_denied", "true", "--from-env"),
+        (&[("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true")], "charge_denied", "true", "--from-env"),
+        (&[], "on_failure", "error", "--from-env"),
+        (&[("TIDEGATE_ON_FAILURE", "local")], "on_failure", "local", "TIDEGATE_ON_FAILURE"),
+        (&[], "peeks_pass_at_limit", "true", "--from-env"),
+        (&[], "request_metadata", "false", "default"),
+        (&[("RESPONSE_DYNAMIC_METADATA", "true")], "request_metadata", "true", "RESPONSE_DYNAMIC_METADATA"),
         (
             &[("LOCAL_CACHE_SIZE_IN_BYTES", "1000000")],
             "charge_denied_except_cached",
@@ -132,6 +132,7 @@ fn variables_become_settings() {
         (&[("GRPC_MAX_CONNECTION_AGE", "1h30m")], "max_connection_age", "1h30m", "GRPC_MAX_CONNECTION_AGE"),
         (&[("GRPC_MAX_CONNECTION_AGE", "0")], "max_connection_age", "3650d", "GRPC_MAX_CONNECTION_AGE"),
         (&[("CACHE_KEY_PREFIX", "edge_")], "namespace", "edge_", "CACHE_KEY_PREFIX"),
+        (&[("CACHE_KEY_PREFIX", "edge:")], "namespace", "edge..3a", "CACHE_KEY_PREFIX"),
         (&[("LOG_FORMAT", "JSON")], "json", "true", "--json"),
         (
             &[("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true")],
@@ -254,10 +255,9 @@ fn variables_that_cannot_be_honored_are_errors() {
     for (variables, message) in [
         (&[("BACKEND_TYPE", "memcache")][..], "BACKEND_TYPE=memcache is not supported: limits are in Redis"),
         (&[("CONFIG_TYPE", "GRPC_XDS_SOTW")], "CONFIG_TYPE=GRPC_XDS_SOTW is not supported"),
-        (&[("REDIS_PERSECOND", "true")], "REDIS_PERSECOND=true is not supported"),
         (&[("GRPC_UDS", "/run/x.sock")], "GRPC_UDS=/run/x.sock is not supported"),
         (&[("QUOTA_MODE", "true")], "set `quota_mode: true` in the rules"),
-        (&[("RESPONSE_DYNAMIC_METADATA", "1")], "RESPONSE_DYNAMIC_METADATA=1 is not supported"),
+        (&[("RESPONSE_DYNAMIC_METADATA", "yes")], "RESPONSE_DYNAMIC_METADATA=yes: write true or false"),
         (
             &[("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "true")],
             "a host name that the certificate of Redis contains",
@@ -275,7 +275,7 @@ fn variables_that_cannot_be_honored_are_errors() {
             "needs the name of the primary and the sentinels",
         ),
         (&[("REDIS_TIMEOUT", "10")], "REDIS_TIMEOUT: the setting `deadline`: invalid value '10'"),
-        (&[("CACHE_KEY_PREFIX", "a:b")], "CACHE_KEY_PREFIX=a:b: use 1 to 64 letters"),
+        (&[("CACHE_KEY_PREFIX", ":::::::::::::::::")], "this is too long for a namespace"),
         (&[("GRPC_SERVER_USE_TLS", "true")], "GRPC_SERVER_USE_TLS needs GRPC_SERVER_TLS_CERT"),
         (
             &[("LIMIT_RESPONSE_HEADERS_ENABLED", "true"), ("LIMIT_LIMIT_HEADER", "a b")],
@@ -286,6 +286,75 @@ fn variables_that_cannot_be_honored_are_errors() {
     }
     let nowhere = Path::new("/nowhere");
     Ran::of(&command(nowhere, &["--check"], &[]).output().unwrap()).assert(1, &["/nowhere/ratelimit/config"]);
+}
+
+#[test]
+fn all_mistakes_are_reported_at_once() {
+    let runtime = Runtime::new("mistakes");
+    let file = runtime.0.join("serve.yaml");
+    fs::write(&file, "drian: 5s\ndrain: soon\nadmin_host: x\nshadwo: true\n").unwrap();
+    let variables = [
+        ("BACKEND_TYPE", "memcache"),
+        ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
+        ("SHADOW_MODE", "yes"),
+        ("PORT", "65536"),
+        ("GRPC_HOST", "limits.internal"),
+        ("GRPC_SERVER_USE_TLS", "true"),
+        ("REDIS_TYPE", "PROXY"),
+        ("REDIS_TIMEOUT", "10"),
+        ("TIDEGATE_MAX_MESSAGE", "many"),
+    ];
+    let of_variables = [
+        "BACKEND_TYPE=memcache is not supported",
+        "CONFIG_TYPE=GRPC_XDS_SOTW is not supported",
+        "SHADOW_MODE=yes: write true or false",
+        "PORT=65536: give a port",
+        "GRPC_HOST=limits.internal: give an IP address",
+        "GRPC_SERVER_USE_TLS needs GRPC_SERVER_TLS_CERT",
+        "GRPC_SERVER_USE_TLS needs GRPC_SERVER_TLS_KEY",
+        "REDIS_TYPE=PROXY: write SINGLE",
+        "REDIS_TIMEOUT: the setting `deadline`: invalid value '10'",
+        "TIDEGATE_MAX_MESSAGE: the setting `max_message`: invalid value 'many'",
+    ];
+    let args = ["--check", "--config", file.to_str().unwrap()];
+    let ran = Ran::of(&command(&runtime.0, &args, &variables).output().unwrap());
+    let of_file = ["unknown setting `drian`: did you mean `drain`?", "unknown setting `shadwo`"];
+    ran.assert(2, &[&of_variables[..], &of_file].concat());
+    // Once its settings are known, the file is read.
+    fs::write(&file, "drain: soon\nadmin_host: x\n").unwrap();
+    let ran = Ran::of(&command(&runtime.0, &args, &variables).output().unwrap());
+    let of_file = ["the setting `drain`: invalid value 'soon'", "needs the setting `admin_addr`"];
+    ran.assert(2, &[&of_variables[..], &of_file].concat());
+}
+
+#[test]
+fn misspelt_variables_are_reported_and_unrelated_ones_are_not() {
+    let runtime = Runtime::new("misspelt");
+    let ran = check(
+        &runtime,
+        &[
+            ("REDIS_ULR", "h:1"),
+            ("REDIS_TLS_CA_CERT", "/nowhere"),
+            ("STOP_CACHE_KEY_INCREMENT_WHEN_OVER_LIMIT", "true"),
+            ("redis_type", "CLUSTER"),
+            // Of Kubernetes, and of other programs.
+            ("REDIS_PORT", "tcp://10.0.0.1:6379"),
+            ("REDIS_SERVICE_HOST", "10.0.0.1"),
+            ("RATELIMIT_PORT_8081_TCP", "tcp://10.0.0.1:8081"),
+            ("HOSTS", "x"),
+            ("LOG_LEVEL_X", "x"),
+        ],
+    );
+    ran.assert(
+        0,
+        &[
+            "unknown variable REDIS_ULR is ignored: did you mean REDIS_URL?",
+            "unknown variable REDIS_TLS_CA_CERT is ignored: did you mean REDIS_TLS_CACERT?",
+            "did you mean STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT?",
+            "unknown variable redis_type is ignored: did you mean REDIS_TYPE?",
+        ],
+    );
+    assert_eq!(ran.err.matches("did you mean").count(), 4, "{ran:?}");
 }
 
 #[test]
@@ -304,6 +373,9 @@ fn variables_without_effect_are_reported_unless_they_are_neutral() {
             ("USE_PROMETHEUS", "TRUE"),
             ("DEBUG_PORT", "6070"),
             ("RUNTIME_IGNOREDOTFILES", "false"),
+            ("REDIS_PERSECOND", "true"),
+            ("REDIS_PERSECOND_URL", "x:1"),
+            ("CACHE_KEY_PREFIX", "edge:"),
         ],
     );
     ran.assert(
@@ -312,7 +384,9 @@ fn variables_without_effect_are_reported_unless_they_are_neutral() {
             "NEAR_LIMIT_RATIO has no effect: ",
             "LOG_LEVEL has no effect: ",
             "REDIS_POOL_SIZE has no effect: ",
-            "USE_STATSD has no effect: ",
+            "USE_STATSD has no effect: no metrics are sent to statsd",
+            "REDIS_PERSECOND has no effect: the Redis of REDIS_URL has all limits",
+            "CACHE_KEY_PREFIX=edge: is the namespace `edge..3a`",
             "USE_PROMETHEUS has no effect: /metrics of the admin port",
             "DEBUG_PORT has no effect: the admin port has /metrics and /config: set --admin-addr",
             "RUNTIME_IGNOREDOTFILES has no effect: ",
@@ -321,7 +395,10 @@ fn variables_without_effect_are_reported_unless_they_are_neutral() {
             "config/notes.txt; move the rules",
         ],
     );
-    assert!(!ran.err.contains(".hidden"), "{ran:?}");
+    assert!(!ran.err.contains(".hidden") && !ran.err.contains("REDIS_PERSECOND_URL"), "{ran:?}");
+    // By default, that program sends metrics to statsd.
+    let reports = |variables: &[_]| check(&runtime, variables).err.contains("no metrics are sent to statsd");
+    assert_eq!([reports(&[]), reports(&[("DISABLE_STATS", "true")])], [true, false]);
     fs::remove_file(runtime.config().join("notes.txt")).unwrap();
     fs::remove_dir(runtime.config().join("more")).unwrap();
     let ran = check(
@@ -353,6 +430,7 @@ fn another_redis_gets_nothing_of_the_variables_of_the_old_one() {
         ("REDIS_TLS_CACERT", "/nowhere"),
         ("REDIS_TIMEOUT", "50ms"),
         ("REDIS_PERSECOND", "true"),
+        ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "true"),
     ];
     let file = runtime.0.join("serve.yaml");
     fs::write(&file, "redis: redis://new:1\n").unwrap();
@@ -408,7 +486,7 @@ fn another_redis_gets_no_password_of_the_old_one() {
 #[test]
 fn folder_of_envoyproxy_ratelimit_is_served_as_is() {
     let redis = tidegate_testkit::Server::process(&[]).unwrap();
-    redis.cli(&["CONFIG", "SET", "requirepass", "Quagga@:/Zebra"]).unwrap();
+    redis.cli(&["CONFIG", "SET", "requirepass", "Quagga@/Zebra"]).unwrap();
     let runtime = Runtime::new("served");
     // Denials of one rule charge the others, and quota mode needs no `charge`.
     runtime.write("more.yaml", "domain: e\ndescriptors:\n  - key: a\n    rate_limit: { unit: hour, requests_per_unit: 1 }\n  - key: b\n    quota_mode: true\n    rate_limit: { unit: hour, requests_per_unit: 2 }\n");
@@ -423,7 +501,7 @@ fn folder_of_envoyproxy_ratelimit_is_served_as_is() {
     let variables = [
         ("REDIS_SOCKET_TYPE", "tcp"),
         ("REDIS_URL", &*address),
-        ("REDIS_AUTH", "Quagga@:/Zebra"),
+        ("REDIS_AUTH", "Quagga@/Zebra"),
         ("HOST", "127.0.0.1"),
         ("PORT", "0"),
         ("GRPC_HOST", "127.0.0.1"),

@@ -14,13 +14,13 @@ const CHARGED: &str = "fixed_window";
 
 /// # Charging denied requests
 impl RulesLimiter {
-    /// Charges the fixed windows that `decision` has not charged, since a request with these descriptors was denied. For
-    /// services whose clients expect denied requests to count, as in envoyproxy/ratelimit: a denied request of several
-    /// units then leaves none to smaller ones, and still counts if the limit is raised before its window ends.
+    /// Charges the fixed windows that deny a request with these descriptors. For services whose clients expect denied
+    /// requests to count, as in envoyproxy/ratelimit: a denied request of several units then leaves none to smaller ones,
+    /// and still counts if the limit is raised before its window ends.
     ///
-    /// Charges the rules that deny, also in shadow mode and in quota mode; of rules that are charged in one atomic step,
-    /// all if one denies. Calendar windows are fixed windows. All other algorithms are left as they are: their debt
-    /// would deny a client for longer than a window.
+    /// Charges the rules that deny, also in shadow mode and in quota mode. Rules that admit a request that another one denies
+    /// are charged by the check itself in a domain with `charge: each`, else not at all. Calendar windows are fixed
+    /// windows. All other algorithms are left as they are: their debt would deny a client for longer than a window.
     ///
     /// Charges in a call after that of the decision. Requests between the two can be admitted, within the limit. Then
     /// the decision shows the state after the charge. Denials by the deny cache are charged as well if
@@ -59,32 +59,26 @@ impl RulesLimiter {
         charges_cached: bool,
     ) -> Result<(), Error> {
         // Nearly all requests end here.
-        let decisions = decision.outcomes().iter().filter_map(RuleOutcome::decision);
-        if decision.is_allowed() && decisions.clone().all(is_within_limit) {
+        if decision.outcomes().iter().filter_map(RuleOutcome::decision).all(admits) {
             return Ok(());
         }
         // Not `self.plan`, which notifies the observer of denials a second time.
         let RulesLimiterInner { limiter, rules, gates, .. } = &*self.0;
         let plan = Plan::new(rules, gates, limiter, domain, descriptors);
-        let is_none_charged = !plan.charges_each() && !decision.is_allowed();
-        let checks = plan.checks().iter().map(|check| (check, is_none_charged));
         let shadow_checks = plan.shadow_checks().iter().filter(|check| !check.is_candidate);
-        let charges =
-            checks.chain(shadow_checks.map(|check| (check, false))).filter(|(check, is_uncharged)| {
-                let decided = decision.outcomes().get(check.at).and_then(RuleOutcome::decision);
-                let is_uncharged = decided.is_some_and(|decided| {
-                    let is_of_store = match decided.source() {
-                        Source::DenyCache => charges_cached,
-                        source => matches!(source, Source::Redis | Source::Memory),
-                    };
-                    is_of_store && (*is_uncharged || !is_within_limit(decided))
+        let charges = plan.checks().iter().chain(plan.uncharged()).chain(shadow_checks).filter(|check| {
+            let decided = decision.outcomes().get(check.at).and_then(RuleOutcome::decision);
+            let is_uncharged =
+                decided.filter(|decided| !admits(decided)).is_some_and(|decided| match decided.source() {
+                    Source::DenyCache => charges_cached,
+                    source => matches!(source, Source::Redis | Source::Memory),
                 });
-                let quota = check.gate().effective_quota(check.key());
-                let is_window = quota.is_some_and(|quota| quota.algorithm() == CHARGED);
-                let is_charged = plan.rule(check).is_some_and(Rule::charges_used);
-                is_uncharged && !is_charged && is_window && check.cost() > 0
-            });
-        let charged: Vec<_> = charges.map(|(check, _)| check).collect();
+            let quota = check.gate().effective_quota(check.key());
+            let is_window = quota.is_some_and(|quota| quota.algorithm() == CHARGED);
+            let is_charged = plan.rule(check).is_some_and(Rule::charges_used);
+            is_uncharged && !is_charged && is_window && check.cost() > 0
+        });
+        let charged: Vec<_> = charges.collect();
         let penalties = charged.iter().map(|check| check.gate().penalize(check.key(), check.cost()));
         try_join_all(penalties).await?;
         // Several descriptors can have one key.
@@ -99,6 +93,6 @@ impl RulesLimiter {
     }
 }
 
-fn is_within_limit(decision: &Decision) -> bool {
+fn admits(decision: &Decision) -> bool {
     decision.is_allowed() && !decision.is_shadow()
 }

@@ -1,7 +1,7 @@
 //! Checks requests whose cost may be above a limit.
 
 use futures_util::future::{join, join_all, try_join_all};
-use tidegate::{Decision, Error};
+use tidegate::{Decision, Error, Source};
 
 use super::plan::{Plan, PlannedCheck};
 use super::{RulesLimiter, ensure_no_permit};
@@ -29,13 +29,14 @@ impl RulesLimiter {
         ensure_no_permit(&plan)?;
         if !plan.uncharged().is_empty() {
             // The request is denied also if the states are not known.
-            let peeked = Box::pin(join_all(plan.uncharged().iter().map(peek))).await;
-            plan.show_peeks(peeked);
+            if let Ok(peeked) = Box::pin(self.peek_costs(plan.uncharged())).await {
+                plan.show_peeks(peeked);
+            }
         }
         // The rare cases are boxed, here and below: a service allocates the future of each request.
         let (decided, shadow_results) = match plan.shadow_checks() {
             [] => (self.decide_or_deny(&plan).await, Vec::new()),
-            shadow => Box::pin(join(self.decide_or_deny(&plan), self.decide_each(shadow))).await,
+            shadow => Box::pin(join(self.decide_or_deny(&plan), self.decide_shadow(shadow))).await,
         };
         let (passes, decisions) = decided?;
         Ok(plan.decision(passes, decisions, shadow_results))
@@ -49,7 +50,10 @@ impl RulesLimiter {
         }
         match self.decide(plan).await {
             // Nothing was charged, except units that were used.
-            Err(error) if error.is_over_capacity() => Box::pin(self.deny(plan)).await,
+            Err(error) if error.is_over_capacity() => {
+                let decisions = Box::pin(self.peek_costs(plan.checks())).await?;
+                Ok((plan.charges_each(), decisions))
+            }
             decided => decided,
         }
     }
@@ -63,9 +67,20 @@ impl RulesLimiter {
         Ok((true, try_join_all(decisions).await?))
     }
 
-    /// Denies the checks whose costs are above their limits. The others keep the decisions of peeks.
-    async fn deny(&self, plan: &Plan<'_>) -> Result<(bool, Vec<Decision>), Error> {
-        let checks = plan.checks();
+    /// Checks gates in shadow mode. One that would deny a cost above its limit shows the state of the limit.
+    async fn decide_shadow(&self, checks: &[PlannedCheck<'_>]) -> Vec<Result<Decision, Error>> {
+        let decided = self.decide_each(checks).await;
+        let decisions = checks.iter().zip(decided).map(async |(check, decided)| match decided {
+            Ok(decided) if decided.source() == Source::Open && check.cost() > decided.limit() => {
+                peek(check).await.map(|peeked| peeked.into_denied().into_shadow())
+            }
+            decided => decided,
+        });
+        join_all(decisions).await
+    }
+
+    /// Peeks, and denies the checks whose costs are above the units that are left.
+    async fn peek_costs(&self, checks: &[PlannedCheck<'_>]) -> Result<Vec<Decision>, Error> {
         let mut decisions = try_join_all(checks.iter().map(peek)).await?;
         for (at, decision) in decisions.iter_mut().enumerate() {
             let check = &checks[at];
@@ -77,11 +92,11 @@ impl RulesLimiter {
             let cost = of_key.fold(0_u64, |sum, other| sum.saturating_add(other.cost()));
             let switch = check.gate().name().and_then(|name| self.limiter().control().current_switch(name));
             // A switch decides regardless of the cost.
-            if cost > decision.limit() && switch.is_none() {
+            if cost > decision.remaining() && switch.is_none() {
                 *decision = check.check().deny(decision.clone());
             }
         }
-        Ok((plan.charges_each(), decisions))
+        Ok(decisions)
     }
 }
 

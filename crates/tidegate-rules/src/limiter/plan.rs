@@ -274,11 +274,9 @@ impl<'r> Plan<'r> {
     }
 
     /// Has the outcomes of the [`uncharged`](Self::uncharged) checks show the states of their limits.
-    pub(super) fn show_peeks(&mut self, peeked: impl IntoIterator<Item = Result<Decision, Error>>) {
+    pub(super) fn show_peeks(&mut self, peeked: Vec<Decision>) {
         for (check, peeked) in self.uncharged.iter().zip(peeked) {
-            if let Ok(decision) = peeked {
-                self.outcomes[check.at].result = RuleResult::Decided(decision);
-            }
+            self.outcomes[check.at].result = RuleResult::Decided(peeked);
         }
     }
 

@@ -74,18 +74,32 @@ async fn denied_requests_still_count_when_the_limit_is_raised() {
 }
 
 #[tokio::test]
-async fn one_denial_charges_all_rules_once() {
+async fn denial_charges_the_rules_that_deny_and_those_that_each_admit() {
     for world in worlds() {
-        for settings in ["", "charge: each"] {
+        for (settings, left_of_path) in [("", 4), ("charge: each", 3)] {
             let limits = limits(&world, settings);
             assert!(check(&limits, &["user", "path"], 1).await.is_allowed());
             assert!(check(&limits, &["user"], 4).await.is_allowed());
             assert_eq!(left(&limits, ["user", "path"]).await, [0, 4], "{settings}");
             assert!(!check(&limits, &["user", "path"], 1).await.is_allowed());
-            assert_eq!(left(&limits, ["user", "path"]).await, [0, 3], "{settings}");
+            assert_eq!(left(&limits, ["path"]).await, [left_of_path], "{settings}");
+            assert_eq!(left(&of_twelve(&world), ["user"]).await, [6], "{settings}");
             // The next settings begin anew.
             world.advance(Duration::from_secs(60));
         }
+    }
+}
+
+/// As a rule of envoyproxy/ratelimit with STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT.
+#[tokio::test]
+async fn rule_that_denies_a_large_cost_denies_small_ones_afterwards() {
+    for world in worlds() {
+        let limits = limits(&world, "");
+        let mut decided = Vec::new();
+        for hits in [4, 4, 1] {
+            decided.push(check(&limits, &["user", "path"], hits).await.is_allowed());
+        }
+        assert_eq!(decided, [true, false, false]);
     }
 }
 
@@ -157,10 +171,10 @@ async fn decision_shows_the_state_after_its_charge() {
         // Above the limit. The charge begins the window.
         let denied = check(&limits, &["user"], 10).await;
         assert_eq!(shown(&denied), [(false, 0, (60, 60))]);
-        // One rule denies, and both are charged.
+        // One rule denies, and it alone is charged.
         let denied = check(&limits, &["user", "path"], 2).await;
-        assert_eq!(shown(&denied), [(false, 0, (60, 60)), (true, 3, (0, 60))]);
-        assert_eq!(left(&limits, ["path"]).await, [3]);
+        assert_eq!(shown(&denied), [(false, 0, (60, 60)), (true, 5, (0, 0))]);
+        assert_eq!(left(&limits, ["path"]).await, [5]);
         let binding = denied.binding().unwrap().decision().unwrap();
         assert_eq!((binding.gate(), binding.remaining()), ("d.user", 0));
         // Other algorithms are not charged.

@@ -19,7 +19,7 @@ use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 use super::fixture::{Running, client, descriptor, given_back, in_memory, on, request, with_hits};
 use super::raw::RawClient;
 use crate::support::door::Door;
-use crate::support::fixture::soon;
+use crate::support::fixture::{namespace, soon};
 
 const RULES: &str = "
 domain: d
@@ -128,6 +128,35 @@ async fn health_is_served_under_all_names_and_ends_first() {
     let decided = client.should_rate_limit(request([descriptor(&[("user", "ada")])])).await;
     assert_eq!(decided.unwrap().into_inner().overall_code(), Decided::Ok, "requests are still accepted");
     stopping.abort();
+}
+
+#[tokio::test]
+async fn health_follows_redis_only_if_it_is_set_to() {
+    let mut redis = tidegate_testkit::Server::process(&[]).unwrap();
+    for needs_redis in [false, true] {
+        let limiter = tidegate::Limiter::builder().url(redis.url()).namespace(&namespace());
+        let limiter = limiter.stderr_warnings(false).build().unwrap();
+        let server = Server::new(on(RULES, &limiter)).health_needs_redis(needs_redis);
+        let server = Running::of(server.drain_notice(Duration::ZERO)).await;
+        let endpoint = Endpoint::try_from(format!("http://{}", server.grpc_addr)).unwrap();
+        let mut health = HealthClient::new(endpoint.connect().await.unwrap());
+        let ask = || HealthCheckRequest { service: "ratelimit".to_owned() };
+        let mut is = async |grpc: ServingStatus, http: u16| {
+            let status = health.check(ask()).await.unwrap().into_inner().status();
+            let healthcheck = reqwest::get(server.url("/healthcheck")).await.unwrap().status();
+            let readyz = reqwest::get(server.url("/readyz")).await.unwrap().status();
+            status == grpc && healthcheck == http && readyz == 200
+        };
+        soon("healthy", async || is(ServingStatus::Serving, 200).await).await;
+        redis.kill();
+        if needs_redis {
+            soon("unhealthy", async || is(ServingStatus::NotServing, 500).await).await;
+        } else {
+            assert!(is(ServingStatus::Serving, 200).await);
+        }
+        redis.restart().unwrap();
+        soon("healthy again", async || is(ServingStatus::Serving, 200).await).await;
+    }
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use prost_types::value::Kind;
+use serde_json::{Value, json};
 use tidegate::{Limiter, ManualClock, Observer, OnFailure, Warning};
 use tidegate_http::{Draft, Headers};
 use tidegate_server::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
@@ -154,7 +155,7 @@ async fn cost_above_a_limit_is_denied_by_its_rule_alone() {
         let replaced = service.decide(&request([with_hits(user.clone(), 4), premium])).await.unwrap();
         assert_eq!(rows(&replaced), [(OK, None, 0), (OK, Some((5, Unit::Minute)), 4)]);
         let path = service.decide(&request([with_hits(descriptor(&[("path", "/")]), 9)])).await.unwrap();
-        assert_eq!(rows(&path), [(OK, Some((1, Unit::Hour)), 0)], "in shadow mode");
+        assert_eq!(rows(&path), [(OK, Some((1, Unit::Hour)), 1)], "in shadow mode");
         let own = with_limit(user.clone(), 2, RateLimitUnit::Hour as i32);
         let own = service.decide(&request([with_hits(own, 3)])).await.unwrap();
         assert_eq!(rows(&own), [(OVER, Some((2, Unit::Hour)), 2)]);
@@ -182,15 +183,71 @@ async fn denied_request_is_charged_if_the_service_is_set_to() {
     let hits = |hits, descriptors: Vec<_>| RateLimitRequest { hits_addend: hits, ..request(descriptors) };
     let (tokens, user) = (descriptor(&[("tokens", "x")]), descriptor(&[("user", "ada")]));
     let denied = service.decide(&hits(4, vec![user.clone(), tokens.clone()])).await.unwrap();
-    let minute = Some((3, Unit::Minute));
-    assert_eq!(rows(&denied), [(OVER, minute, 0), (OK, Some((100, Unit::Second)), 96)], "after the charge");
+    let (minute, second) = (Some((3, Unit::Minute)), Some((100, Unit::Second)));
+    let expected = [(OVER, minute, 0), (OK, second, 100)];
+    assert_eq!(rows(&denied), expected, "after the charge, of the rule that denies");
     assert_eq!(denied.statuses[0].duration_until_reset.unwrap().seconds, 60);
     let left = service.decide(&request([with_hits(user.clone(), 0), with_hits(tokens.clone(), 0)])).await;
-    assert_eq!(rows(&left.unwrap()), [(OVER, minute, 0), (OK, Some((100, Unit::Second)), 96)]);
-    // Of a request that is denied by a peek, the other descriptors are charged.
+    assert_eq!(rows(&left.unwrap()), expected);
+    // Of a request that is denied by a peek, those are charged that would be denied.
     service.decide(&request([with_hits(user.clone(), 0), tokens.clone()])).await.unwrap();
-    let left = service.decide(&request([with_hits(tokens, 0)])).await.unwrap();
-    assert_eq!(left.statuses[0].limit_remaining, 95);
+    let left = service.decide(&request([with_hits(tokens.clone(), 0)])).await.unwrap();
+    assert_eq!(left.statuses[0].limit_remaining, 100);
+    let denied = service.decide(&request([with_hits(user, 0), with_hits(tokens, 101)])).await.unwrap();
+    assert_eq!(rows(&denied), [(OVER, minute, 0), (OVER, second, 0)]);
+}
+
+#[tokio::test]
+async fn peek_at_exactly_the_limit_passes_if_the_service_is_set_to() {
+    for charge in ["all", "each"] {
+        let (all, _clock) = service();
+        let service = all.charge_denied(true).peeks_pass_at_limit(true);
+        let tokens = || descriptor(&[(if charge == "all" { "tokens" } else { "quota_a" }, "x")]);
+        let limit = if charge == "all" { 100 } else { 1 };
+        let domain = if charge == "all" { "d" } else { "quotas" };
+        let decide = async |descriptors: Vec<_>| {
+            let request = RateLimitRequest { domain: domain.to_owned(), ..request(descriptors) };
+            let response = service.decide(&request).await.unwrap();
+            (response.overall_code(), response.statuses[0].limit_remaining)
+        };
+        assert_eq!(decide(vec![with_hits(tokens(), limit)]).await, (OK, 0));
+        assert_eq!(decide(vec![with_hits(tokens(), 0)]).await, (OK, 0), "{charge}");
+        let other = descriptor(&[(if charge == "all" { "odd" } else { "quota_b" }, "y")]);
+        let peeks = vec![with_hits(tokens(), 0), with_hits(other.clone(), 0), descriptor(&[("no", "rule")])];
+        assert_eq!(decide(peeks).await, (OK, 0), "{charge}, beside a peek and no rule");
+        assert_eq!(decide(vec![with_hits(tokens(), 0), other]).await, (OK, 0), "{charge}, beside a charge");
+        assert_eq!(decide(vec![tokens()]).await, (OVER, 0), "charged");
+        assert_eq!(decide(vec![with_hits(tokens(), 0)]).await, (OVER, 0), "{charge}, above the limit");
+    }
+}
+
+#[tokio::test]
+async fn shadow_rule_shows_and_charges_a_cost_above_its_limit() {
+    let (service, _clock) = service();
+    let service = service.charge_denied(true);
+    let path = |hits| request([with_hits(descriptor(&[("path", "/")]), hits)]);
+    let over = service.decide(&path(9)).await.unwrap();
+    assert_eq!((over.overall_code(), rows(&over)), (OK, vec![(OK, Some((1, Unit::Hour)), 0)]));
+    let reset = over.statuses[0].duration_until_reset.unwrap().seconds;
+    assert!((2..=3_600).contains(&reset), "the rest of the window: {reset}");
+    let left = service.decide(&path(0)).await.unwrap();
+    assert_eq!(left.statuses[0].limit_remaining, 0, "charged");
+}
+
+#[tokio::test]
+#[expect(clippy::disallowed_methods, reason = "a limit of 0 has no other clock")]
+async fn reset_of_a_limit_of_0_is_the_rest_of_its_window() {
+    const YEAR: u64 = 365 * 24 * 3_600;
+    let (service, _) = service();
+    let rest = || {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+        i64::try_from(YEAR - now % YEAR).unwrap()
+    };
+    let none = with_limit(descriptor(&[("any", "x")]), 0, RateLimitUnit::Year as i32);
+    let most = rest();
+    let denied = service.decide(&request([none])).await.unwrap();
+    let reset = denied.statuses[0].duration_until_reset.unwrap().seconds;
+    assert!((rest()..=most).contains(&reset), "{reset}, not {most}");
 }
 
 #[tokio::test]
@@ -352,6 +409,42 @@ async fn metadata_of_passing_rules_is_dynamic_metadata() {
     assert_eq!(rules.fields["plan"].kind, Some(Kind::StringValue("free".to_owned())));
     service.decide(&RateLimitRequest { hits_addend: 2, ..ada() }).await.unwrap();
     assert_eq!(service.decide(&ada()).await.unwrap().dynamic_metadata, None);
+}
+
+#[tokio::test]
+async fn request_is_dynamic_metadata_if_the_service_is_set_to() {
+    let (service, _) = service();
+    let service = service.request_metadata(true);
+    let own = with_hits(with_limit(descriptor(&[("a", "b"), ("c", "")]), 5, RateLimitUnit::Hour as i32), 0);
+    let plain = RateLimitRequest { hits_addend: 2, ..request([descriptor(&[("user", "ada")]), own]) };
+    let response = service.decide(&plain).await.unwrap();
+    let expected = json!({
+        "domain": "d",
+        "descriptors": [
+            { "entries": ["user=ada"] },
+            { "entries": ["a=b", "c="], "limit": "requests_per_unit:5 unit:HOUR", "hitsAddend": 0.0 },
+        ],
+        "hitsAddend": 2.0,
+        "metadata": { "plan": "free" },
+    });
+    assert_eq!(as_json(&Kind::StructValue(response.dynamic_metadata.unwrap())), expected);
+    // Also without `metadata` of rules.
+    let response = service.decide(&request([descriptor(&[("no", "rule")])])).await.unwrap();
+    let expected = json!({ "domain": "d", "descriptors": [{ "entries": ["no=rule"] }] });
+    assert_eq!(as_json(&Kind::StructValue(response.dynamic_metadata.unwrap())), expected);
+}
+
+pub fn as_json(kind: &Kind) -> Value {
+    let inner = |value: &prost_types::Value| as_json(value.kind.as_ref().unwrap());
+    match kind {
+        Kind::StructValue(fields) => {
+            fields.fields.iter().map(|(name, field)| (name.clone(), inner(field))).collect()
+        }
+        Kind::ListValue(list) => list.values.iter().map(inner).collect(),
+        Kind::StringValue(text) => json!(text),
+        Kind::NumberValue(number) => json!(number),
+        other => panic!("{other:?}"),
+    }
 }
 
 #[tokio::test]

@@ -1,10 +1,10 @@
 //! The variables of an environment, and the settings that they mean.
 
+use std::cell::RefCell;
 use std::ffi::OsString;
 
 use super::super::setting::{Origin, SettingValue};
 use super::variables::VARIABLES;
-use crate::failure::Failure;
 use crate::redis_url::Password;
 
 /// The settings that the variables mean.
@@ -13,6 +13,7 @@ pub(crate) struct Imported {
     pub(crate) values: Vec<SettingValue>,
     pub(crate) password: Option<Password>,
     pub(crate) warnings: Vec<String>,
+    pub(crate) mistakes: Vec<String>,
 }
 
 impl Imported {
@@ -26,24 +27,48 @@ impl Imported {
     }
 }
 
-/// The variables of an environment. An empty one is not set, as in envoyproxy/ratelimit.
-pub(super) struct Variables<'e>(&'e dyn Fn(&str) -> Option<OsString>);
+/// The variables of an environment, and their mistakes. An empty one is not set, as in envoyproxy/ratelimit.
+pub(super) struct Variables<'e> {
+    environment: &'e dyn Fn(&str) -> Option<OsString>,
+    mistakes: RefCell<Vec<String>>,
+}
 
 impl<'e> Variables<'e> {
     pub(super) fn new(environment: &'e dyn Fn(&str) -> Option<OsString>) -> Self {
-        Self(environment)
+        Self { environment, mistakes: RefCell::default() }
     }
 
     /// Returns the text of a variable.
-    pub(super) fn get(&self, name: &'static str) -> Result<Option<String>, Failure> {
+    pub(super) fn get(&self, name: &'static str) -> Option<String> {
         debug_assert!(VARIABLES.iter().any(|variable| variable.name == name), "{name} is not in the table");
-        let Some(text) = (self.0)(name).filter(|text| !text.is_empty()) else { return Ok(None) };
-        text.into_string().map(Some).map_err(|_| Failure::usage(format!("{name} is not text in UTF-8")))
+        let text = (self.environment)(name).filter(|text| !text.is_empty())?;
+        self.valid(text.into_string(), || format!("{name} is not text in UTF-8"))
     }
 
-    pub(super) fn is_true(&self, name: &'static str) -> Result<bool, Failure> {
-        let Some(text) = self.get(name)? else { return Ok(false) };
-        boolean(&text).ok_or_else(|| Failure::usage(format!("{name}={text}: write true or false")))
+    pub(super) fn is_true(&self, name: &'static str) -> bool {
+        let Some(text) = self.get(name) else { return false };
+        self.valid(boolean(&text).ok_or(()), || format!("{name}={text}: write true or false"))
+            .unwrap_or_default()
+    }
+
+    /// Notes a mistake unless there is a value.
+    pub(super) fn valid<T, E>(&self, value: Result<T, E>, mistake: impl FnOnce() -> String) -> Option<T> {
+        if value.is_err() {
+            self.refuse(mistake());
+        }
+        value.ok()
+    }
+
+    /// Notes a mistake, unless it is known: a variable can be read twice.
+    pub(super) fn refuse(&self, mistake: String) {
+        let mut mistakes = self.mistakes.borrow_mut();
+        if !mistakes.contains(&mistake) {
+            mistakes.push(mistake);
+        }
+    }
+
+    pub(super) fn into_mistakes(self) -> Vec<String> {
+        self.mistakes.into_inner()
     }
 }
 

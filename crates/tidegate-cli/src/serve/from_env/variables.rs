@@ -25,13 +25,25 @@ pub(crate) enum Treatment {
     Refused(&'static str),
 }
 
+/// Returns the variable that a name of the environment may mean, if it differs from all of them by few letters. Short
+/// names are left out, because unrelated programs have similar ones.
+pub(crate) fn misspelt(name: &str) -> Option<&'static str> {
+    let long = VARIABLES.iter().map(|variable| variable.name).filter(|known| known.len() > 7);
+    let (given, most) = (name.to_ascii_uppercase(), name.len().clamp(8, 16) / 8);
+    // Of unlike lengths, they differ by more; and the distance takes time that grows with both.
+    let mut near = long.filter(|known| known.len().abs_diff(given.len()) <= most);
+    let near = near.find(|known| strsim::damerau_levenshtein(&given, known) <= most);
+    near.filter(|_| VARIABLES.iter().all(|variable| variable.name != name))
+}
+
 const fn variable(name: &'static str, neutral: &'static str, treatment: Treatment) -> Variable {
     Variable { name, neutral, treatment }
 }
 
 const NO_POOL: Treatment = Warned("one connection carries the calls of all requests");
 const BATCHED: Treatment = Warned("calls are always batched");
-const NO_STATSD: Treatment = Warned("nothing is sent to statsd");
+const NO_STATSD: Treatment =
+    Warned("no metrics are sent to statsd, also by default; set --admin-addr for those of Prometheus");
 const NO_DEBUG_PORT: Treatment =
     Warned("the admin port has /metrics and /config: set --admin-addr (docs/operate/admin.md)");
 const HTTP: &[&str] = &["http_addr"];
@@ -101,18 +113,12 @@ pub(crate) const VARIABLES: &[Variable] = &[
     // Decisions and responses.
     variable("SHADOW_MODE", "", Setting(&["shadow"])),
     variable("QUOTA_MODE", "false", Refused("unset it, and set `quota_mode: true` in the rules")),
-    variable("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "", Setting(&["charge", "charge_denied"])),
+    variable("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "", Setting(&["charge"])),
     variable("LIMIT_RESPONSE_HEADERS_ENABLED", "", Setting(&["headers"])),
     variable("LIMIT_LIMIT_HEADER", "", Setting(&["limit_header"])),
     variable("LIMIT_REMAINING_HEADER", "", Setting(&["remaining_header"])),
     variable("LIMIT_RESET_HEADER", "", Setting(&["reset_header"])),
-    variable(
-        "RESPONSE_DYNAMIC_METADATA",
-        "false",
-        Refused(
-            "unset it: the metadata of rules is always in the response, and the descriptors of the request never are",
-        ),
-    ),
+    variable("RESPONSE_DYNAMIC_METADATA", "", Setting(&["request_metadata"])),
     variable("NEAR_LIMIT_RATIO", "0.8", Warned("it changes only statistics, which have other names here")),
     variable("LOCAL_CACHE_SIZE_IN_BYTES", "", Setting(&["charge_denied_except_cached"])),
     variable("EXPIRATION_JITTER_MAX_SECONDS", "", Warned("keys expire soon after their window")),
@@ -159,7 +165,9 @@ pub(crate) const VARIABLES: &[Variable] = &[
     variable(
         "REDIS_PERSECOND",
         "false",
-        Refused("unset it: one Redis has all limits; add shards by REDIS_TYPE=CLUSTER"),
+        Warned(
+            "the Redis of REDIS_URL has all limits, also those per second; REDIS_TYPE=CLUSTER spreads them",
+        ),
     ),
     variable("REDIS_PERSECOND_SOCKET_TYPE", "", PER_SECOND),
     variable("REDIS_PERSECOND_TYPE", "", PER_SECOND),
