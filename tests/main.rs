@@ -84,6 +84,8 @@ mod shutdown_after_outage;
 mod stubs;
 #[cfg(feature = "tls")]
 mod tls;
+#[cfg(feature = "admin")]
+mod top_keys;
 #[cfg(feature = "tracing")]
 mod trace;
 mod used_charges;
