@@ -238,6 +238,20 @@ async fn load_and_each_reload_report_the_warnings_to_the_limiter() {
     assert!(warned.recorded()[1].ends_with(expected), "{:?}", warned.recorded());
 }
 
+#[test]
+fn tiers_and_changed_rules_redefine_no_gate() {
+    let warned = Warned::default();
+    let limiter = Limiter::builder().in_memory().observer(warned.clone()).build().unwrap();
+    for units in [5, 9] {
+        let limit = format!(
+            "{{ unit: day, requests_per_unit: {units}, tiers: {{ pro: {{ requests_per_unit: 50 }} }} }}"
+        );
+        let text = format!("{{ domain: d, descriptors: [{{ key: k, rate_limit: {limit} }}] }}");
+        let _ = Rules::parse("d.yaml", &text).unwrap().bind(&limiter);
+    }
+    assert_eq!(warned.recorded(), [""; 0]);
+}
+
 #[tokio::test]
 async fn unknown_domain_is_counted_and_its_name_is_cut_and_escaped() {
     let clock = ManualClock::at(START);
