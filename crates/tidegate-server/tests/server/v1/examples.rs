@@ -10,7 +10,9 @@ const DEMO: &str = include_str!("../../../../tidegate-cli/src/demo.yaml");
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples");
 
 /// The rules of the demo, with windows that end in none of these tests: they begin and end with the clock.
-fn demo_of_years() -> String { DEMO.replace("unit: minute", "unit: year") }
+fn demo_of_years() -> String {
+    DEMO.replace("unit: minute", "unit: year")
+}
 
 /// Runs an example. Returns its output, or `None` if a program that it needs is not installed.
 async fn run(server: &Running, programs: &[&str], file: &str) -> Option<String> {
