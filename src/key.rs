@@ -297,6 +297,10 @@ pub(crate) struct Prefix {
 }
 
 impl Prefix {
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
     pub(crate) fn hash_tag(&self, key: &[u8]) -> HashTag {
         if self.is_spread { self.mode.hash_tag(key) } else { HashTag::default() }
     }

@@ -114,6 +114,7 @@ mod clock;
 mod connection;
 mod control;
 mod decision;
+mod defined_gates;
 mod deny_cache;
 mod error;
 mod fallback;

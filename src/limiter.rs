@@ -55,22 +55,28 @@ pub struct Limiter {
 /// # Using a limiter
 impl Limiter {
     /// Returns a gate: a named quota, which a service keeps and calls. Gates with the same name and algorithm
-    /// share their counts in all processes of the namespace, even if their limits differ.
+    /// share their counts in all processes of the namespace, even if their limits differ. Of two that this method
+    /// returned, that is reported as the warning `gate-redefined`, once for each name.
     ///
     /// Does not fail. If the name does not match `[a-z0-9_.-]{1,64}`, every check of the gate returns an
     /// error. [`try_gate`](Self::try_gate) returns that error here.
     #[must_use]
     pub fn gate(&self, name: &str, quota: Quota) -> Gate {
-        Gate::new(&self.pipeline, name, quota)
+        let gate = Gate::new(&self.pipeline, name, quota);
+        if let Ok(info) = gate.info() {
+            self.pipeline.defined_gates.add(info, &self.pipeline.warnings);
+        }
+        gate
     }
 
-    /// Returns a [`gate`](Self::gate) whose name is known only at run time.
+    /// Returns a [`gate`](Self::gate) whose name or quota is known only at run time, such as that of a client's plan. So
+    /// other gates can have its name and another quota.
     ///
     /// # Errors
     ///
     /// [`Error::is_config`] if the name is not `[a-z0-9_.-]{1,64}`.
     pub fn try_gate(&self, name: &str, quota: Quota) -> Result<Gate, Error> {
-        let gate = self.gate(name, quota);
+        let gate = Gate::new(&self.pipeline, name, quota);
         gate.info().map(|_| gate.clone())
     }
 

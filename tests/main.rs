@@ -20,6 +20,7 @@ mod closed_connections;
 mod cluster;
 mod connecting;
 mod corrupt_numbers;
+mod defined_gates;
 mod demo;
 mod deny_cache;
 mod deny_cache_exact;
@@ -85,6 +86,8 @@ mod shutdown_after_outage;
 mod stubs;
 #[cfg(feature = "tls")]
 mod tls;
+#[cfg(feature = "admin")]
+mod top_keys;
 #[cfg(feature = "tracing")]
 mod trace;
 mod used_charges;

@@ -13,27 +13,40 @@ const SCANS_PER_REFRESH: usize = 50;
 pub struct TopKeys {
     inspector: Inspector,
     gate: Option<String>,
-    scan: Scan,
+    /// `None` before a round. A refresh takes it out, and puts it back when it has succeeded: a failed refresh may have
+    /// lost a page, and after a reconnect the server can be another one, where the cursor is invalid.
+    round: Option<Round>,
     rankings: Vec<Ranking>,
-    keys_read: u64,
     last_round: Option<u64>,
+}
+
+/// A scan that reads each key once.
+#[derive(Debug)]
+struct Round {
+    scan: Scan,
+    keys_read: u64,
 }
 
 impl TopKeys {
     /// Makes rankings of the keys of one gate, or of all. They are empty before the first [`refresh`](Self::refresh).
     #[must_use]
-    pub fn new(inspector: Inspector, gate: Option<String>, rankings: Vec<Ranking>) -> Self {
-        let scan = inspector.scan(gate.as_deref());
-        Self { inspector, gate, scan, rankings, keys_read: 0, last_round: None }
+    pub const fn new(inspector: Inspector, gate: Option<String>, rankings: Vec<Ranking>) -> Self {
+        Self { inspector, gate, round: None, rankings, last_round: None }
     }
 
     /// Reads the ranked keys again, and then up to 10,000 more keys.
     ///
     /// # Errors
     ///
-    /// [`Error::is_unavailable`] if Redis did not answer. The rankings then stay as they were, and the next refresh starts
-    /// a new round.
+    /// [`Error::is_unavailable`] if Redis did not answer. The rankings then stay as they were, the next refresh starts a
+    /// new round, and [`last_round`](Self::last_round) returns `None` until its end.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped refresh counts as a failed one.
     pub async fn refresh(&mut self) -> Result<(), Error> {
+        let last_round = self.last_round.take();
+        let mut round = self.round.take().unwrap_or_else(|| self.new_round());
         let mut names: Vec<Name> = Vec::new();
         for found in self.rankings.iter().flat_map(Ranking::best) {
             if !names.contains(&found.name) {
@@ -42,36 +55,27 @@ impl TopKeys {
         }
         let mut rankings: Vec<Ranking> = self.rankings.iter().map(Ranking::emptied).collect();
         add_all(&mut rankings, self.inspector.read(&names).await?);
-        let mut keys_read = 0;
+        let (mut keys_read, mut complete) = (0, None);
         for _ in 0..SCANS_PER_REFRESH {
             if keys_read >= KEYS_PER_REFRESH {
                 break;
             }
-            let page = match self.scan.next().await {
-                Ok(page) => page,
-                Err(error) => {
-                    // After a reconnect the server can be another one, where the cursor is invalid.
-                    self.begin_round();
-                    return Err(error);
-                }
-            };
-            let Some(mut page) = page else {
-                self.last_round = Some(self.keys_read);
-                self.begin_round();
+            let Some(mut page) = round.scan.next().await? else {
+                complete = Some(round.keys_read);
+                round = self.new_round();
                 break;
             };
             page.names.retain(|name| self.gate.as_ref().is_none_or(|gate| name.gate == *gate));
             keys_read += page.names.len();
-            self.keys_read += page.names.len() as u64;
+            round.keys_read += page.names.len() as u64;
             add_all(&mut rankings, self.inspector.read(&page.names).await?);
         }
-        self.rankings = rankings;
+        (self.rankings, self.last_round, self.round) = (rankings, complete.or(last_round), Some(round));
         Ok(())
     }
 
-    fn begin_round(&mut self) {
-        self.scan = self.inspector.scan(self.gate.as_deref());
-        self.keys_read = 0;
+    fn new_round(&self) -> Round {
+        Round { scan: self.inspector.scan(self.gate.as_deref()), keys_read: 0 }
     }
 
     /// Returns the rankings, in the order in which they were passed.
@@ -82,11 +86,12 @@ impl TopKeys {
 
     /// Returns the number of keys read in this round, which reads each key once.
     #[must_use]
-    pub const fn keys_read(&self) -> u64 {
-        self.keys_read
+    pub fn keys_read(&self) -> u64 {
+        self.round.as_ref().map_or(0, |round| round.keys_read)
     }
 
-    /// Returns the number of keys read in the last complete round; `None` before its end.
+    /// Returns the number of keys read in the last complete round; `None` before its end, and after a refresh that failed.
+    /// While it is `None`, the rankings may lack keys.
     #[must_use]
     pub const fn last_round(&self) -> Option<u64> {
         self.last_round

@@ -11,6 +11,7 @@ use crate::batch::Batch;
 use crate::breaker::{self, Breaker};
 use crate::clock::{Clock, Stopwatch};
 use crate::connection::Deadline;
+use crate::defined_gates::DefinedGates;
 use crate::deny_cache::DenyCache;
 use crate::error::Error;
 use crate::fallback::{self, Fallback, Instances, OnFailure, Publisher};
@@ -46,6 +47,7 @@ pub(crate) struct Pipeline {
     /// Set if this process publishes figures.
     pub(super) figures: Option<Arc<Figures>>,
     pub(crate) warnings: WarningSink,
+    pub(crate) defined_gates: DefinedGates,
     pub(super) background: Arc<Background>,
     pub(super) keyspace: Keyspace,
     keyed_hasher: KeyedHasher,
@@ -192,6 +194,7 @@ impl Pipeline {
             observer,
             figures,
             warnings,
+            defined_gates: DefinedGates::default(),
             background,
             keyspace,
             keyed_hasher,

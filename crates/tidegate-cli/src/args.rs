@@ -294,13 +294,13 @@ pub(crate) struct Forget {
 pub(crate) enum Rules {
     /// Report errors in rule files
     Validate {
-        /// A file or a folder
-        path: PathBuf,
+        #[command(flatten)]
+        files: RuleFiles,
     },
     /// Show which rule matches a request, and why
     Explain {
-        /// A file or a folder
-        path: PathBuf,
+        #[command(flatten)]
+        files: RuleFiles,
         #[command(flatten)]
         request: Request,
         #[command(flatten)]
@@ -308,6 +308,17 @@ pub(crate) enum Rules {
     },
     /// Print a JSON Schema of rule files, for editors
     Schema,
+}
+
+/// Rule files, and how they are read.
+#[derive(Args, Debug)]
+pub(crate) struct RuleFiles {
+    /// A file or a folder; with --from-env, by default the folder that the service reads
+    #[arg(required_unless_present = "from_env")]
+    pub(crate) path: Option<PathBuf>,
+    /// Read the files as `serve --from-env` does with these environment variables
+    #[arg(long)]
+    pub(crate) from_env: bool,
 }
 
 #[derive(Args, Debug)]

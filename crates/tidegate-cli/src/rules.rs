@@ -1,43 +1,50 @@
 //! `rules validate`, `rules explain` and `rules schema`.
 
-use serde_json::{Value, json};
-use tidegate_rules::{ConfigError, Descriptor, Explanation, Limit, Rules as Loaded, schema};
+use std::path::PathBuf;
 
-use crate::args::Rules;
+use serde_json::{Value, json};
+use tidegate_rules::{ConfigError, Descriptor, Explanation, Limit, Loader, Rules as Loaded, schema};
+
+use crate::args::{RuleFiles, Rules};
 use crate::failure::Failure;
 use crate::output::{Output, Text, Tone, warn};
+use crate::serve;
 use crate::units::human;
 
 /// Runs a `rules` command. Returns whether the rules are valid, or whether a rule matches each descriptor.
 pub(crate) fn run(rules: &Rules, out: Output) -> Result<bool, Failure> {
     match rules {
-        Rules::Validate { path } => match Loaded::load(path) {
-            Err(errors) if out.json => {
-                let kept: Vec<Value> = errors.iter().map(error_json).collect();
-                let more = errors.total() - kept.len();
-                out.print(&json!({ "valid": false, "errors": kept, "more": more, "warnings": [] }), &[])?;
-                Ok(false)
-            }
-            Err(errors) => Err(Failure::ConfigErrors(errors)),
-            Ok(rules) => {
-                let count = rules.iter().count();
-                let (path, plural) = (path.display(), if count == 1 { "" } else { "s" });
-                let line = vec![
-                    Text(Tone::Good, "valid".to_owned()),
-                    format!(": {count} rule{plural} in {path}").into(),
-                ];
-                let warnings: Vec<Value> = rules.warnings().iter().map(error_json).collect();
-                if !out.json {
-                    rules.warnings().iter().for_each(|warning| warn(false, &format!("warning: {warning}\n")));
+        Rules::Validate { files } => {
+            let (loader, path) = read_from(files)?;
+            match loader.load(&path) {
+                Err(errors) if out.json => {
+                    let kept: Vec<Value> = errors.iter().map(error_json).collect();
+                    let more = errors.total() - kept.len();
+                    out.print(&json!({ "valid": false, "errors": kept, "more": more, "warnings": [] }), &[])?;
+                    Ok(false)
                 }
-                let json =
-                    json!({ "valid": true, "rules": count, "errors": [], "more": 0, "warnings": warnings });
-                out.print(&json, &[line])?;
-                Ok(true)
+                Err(errors) => Err(Failure::ConfigErrors(errors)),
+                Ok(rules) => {
+                    let count = rules.iter().count();
+                    let (path, plural) = (path.display(), if count == 1 { "" } else { "s" });
+                    let line = vec![
+                        Text(Tone::Good, "valid".to_owned()),
+                        format!(": {count} rule{plural} in {path}").into(),
+                    ];
+                    let warnings: Vec<Value> = rules.warnings().iter().map(error_json).collect();
+                    if !out.json {
+                        let warnings = rules.warnings().iter();
+                        warnings.for_each(|warning| warn(false, &format!("warning: {warning}\n")));
+                    }
+                    let json = json!({ "valid": true, "rules": count, "errors": [], "more": 0, "warnings": warnings });
+                    out.print(&json, &[line])?;
+                    Ok(true)
+                }
             }
-        },
-        Rules::Explain { path, request, http } => {
-            let rules = Loaded::load(path).map_err(Failure::ConfigErrors)?;
+        }
+        Rules::Explain { files, request, http } => {
+            let (loader, path) = read_from(files)?;
+            let rules = loader.load(path).map_err(Failure::ConfigErrors)?;
             if http.request.is_some() {
                 let (parts, descriptors) = (http.parts()?, http.descriptors(request.domain())?);
                 return match descriptors.read(&rules, &parts) {
@@ -59,6 +66,12 @@ pub(crate) fn run(rules: &Rules, out: Output) -> Result<bool, Failure> {
             Ok(true)
         }
     }
+}
+
+/// Returns how the files are read, and their path.
+fn read_from(files: &RuleFiles) -> Result<(Loader, PathBuf), Failure> {
+    let (loader, default) = if files.from_env { serve::loader_from_env()? } else { Default::default() };
+    Ok((loader, files.path.clone().unwrap_or(default)))
 }
 
 /// Explains each descriptor. Returns whether a rule matches every descriptor.

@@ -10,10 +10,13 @@ pub(crate) mod ineffective;
 mod relations;
 mod setting;
 
+use std::ffi::OsString;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
+use clap::Parser;
 use serde_json::{Value, json};
 use tidegate::{Error, Limiter, Observer, OnFailure, Warning};
 use tidegate_http::{Draft, Headers};
@@ -23,7 +26,7 @@ use tidegate_server::{
 };
 
 use self::certificates::Certificates;
-use crate::args::{Charge, FailurePolicy, Redis, ResponseHeaders, Serve};
+use crate::args::{Charge, Cli, Command, FailurePolicy, Redis, ResponseHeaders, Serve};
 use crate::failure::Failure;
 use crate::log;
 use crate::open_files;
@@ -112,7 +115,9 @@ fn is_same_port(one: SocketAddr, other: SocketAddr) -> bool {
 /// Loads the rules, without Redis. Its address and its files are checked, too.
 fn check(serve: &Serve, redis: &Redis, out: Output) -> Result<bool, Failure> {
     if let Some(path) = &serve.rules {
-        loader(serve).load(path).map_err(Failure::ConfigErrors)?;
+        let rules = loader(serve).load(path).map_err(Failure::ConfigErrors)?;
+        let warnings = rules.warnings().iter();
+        warnings.for_each(|warning| warn(out.json, &format!("warning: {warning}")));
     }
     limiter(serve, redis, &ServiceMetrics::new(), out)?;
     Ok(true)
@@ -120,8 +125,19 @@ fn check(serve: &Serve, redis: &Redis, out: Output) -> Result<bool, Failure> {
 
 fn loader(serve: &Serve) -> Loader {
     Loader::new()
+        .written_for_envoy(serve.configuration.from_env)
         .merge_domains(serve.decisions.merge_domains)
         .charge_each(serve.decisions.charge == Charge::Each)
+}
+
+/// Returns how `serve --from-env` reads its rules in this environment, and their path.
+pub(crate) fn loader_from_env() -> Result<(Loader, PathBuf), Failure> {
+    let merged = arguments::merge(["tidegate", "serve", "--from-env"].map(OsString::from).into())?;
+    let parsed = Cli::try_parse_from(&merged.arguments);
+    match parsed.map_err(|error| Failure::usage(error.to_string()))?.command {
+        Command::Serve(serve) => Ok((loader(&serve), serve.rules.unwrap_or_default())),
+        _ => Ok(Default::default()),
+    }
 }
 
 fn limiter(serve: &Serve, redis: &Redis, metrics: &ServiceMetrics, out: Output) -> Result<Limiter, Failure> {

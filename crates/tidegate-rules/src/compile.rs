@@ -25,13 +25,14 @@ const MIN_BYTES_PER_SEARCH: usize = 128;
 const SPARE_SEARCHES: usize = 10_000;
 /// The number of different settings that later rules are compared to. A file usually has few.
 const MAX_SHARED_SETTINGS: usize = 16;
-/// The maximum number of branches visited to find actions that no rule matches.
+/// The maximum number of branches visited to find actions that no rule matches, and to find values with `*` that overlap.
 const MAX_VISITS: usize = 1_000_000;
 
 /// How files are compiled, as a [`Loader`](super::load::Loader) sets it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CompileOptions {
     pub(super) merges_domains: bool,
+    pub(super) is_for_envoy: bool,
     /// The meaning of documents without `charge`.
     pub(super) charges_each: bool,
 }
@@ -69,6 +70,7 @@ pub(super) fn compile(
     let bytes: usize = sources.iter().map(|source| source.text.len()).sum();
     let mut path_bytes_left = MAX_PATH_FACTOR * bytes + SPARE_PATH_BYTES;
     let mut searches_left = bytes / MIN_BYTES_PER_SEARCH + SPARE_SEARCHES;
+    let mut overlap_visits_left = MAX_VISITS;
     let mut spare = SpareBudget::default();
     for source in sources {
         let nodes = match YamlNode::documents(source, &mut spare) {
@@ -89,7 +91,7 @@ pub(super) fn compile(
             }
         };
         let mut compiler = FileCompiler {
-            reader: Reader { source, errors, warnings: Vec::new() },
+            reader: Reader::new(source, options.is_for_envoy, errors),
             file: source.name.as_str().into(),
             compiled: &mut compiled,
             replaced: Vec::new(),
@@ -102,9 +104,11 @@ pub(super) fn compile(
             charges_each: false,
             path_bytes_left,
             searches_left,
+            overlap_visits_left,
         };
         nodes.into_iter().for_each(|node| compiler.document(node, options));
         (path_bytes_left, searches_left) = (compiler.path_bytes_left, compiler.searches_left);
+        overlap_visits_left = compiler.overlap_visits_left;
         documents.extend(compiler.documents.into_iter().map(|document| (source, document)));
         let names = compiler.replaced.into_iter();
         replaced.extend(names.map(|(domain, name, span)| (domain, name, source, span)));
@@ -118,6 +122,7 @@ pub(super) fn compile(
     for rule in &compiled.rules {
         names.entry(&rule.domain).or_default().extend(rule.name());
     }
+    let mut unknown_names = Vec::new();
     // One lookup per document: a domain can be long.
     let mut latest: Option<(Arc<str>, Option<&HashSet<&str>>)> = None;
     for (domain, name, source, span) in replaced {
@@ -126,19 +131,23 @@ pub(super) fn compile(
             _ => names.get(&*domain),
         };
         latest = Some((domain.clone(), known));
-        if known.is_some_and(|known| known.contains(&*name)) {
+        if known.is_some_and(|known| known.contains(&*name)) || unknown_names.len() == MAX_WARNINGS {
             continue;
         }
-        let mut reader = Reader { source, errors, warnings: Vec::new() };
-        let near = reader.closest(&name, known.into_iter().flatten().copied()).map(str::to_owned);
-        let error = reader.error(span, format!("no rule of `{}` has the name `{name}`", quoted(&domain)));
-        if let Some(near) = near {
-            error.hint(format!("did you mean `{near}`?"));
-        }
+        let mut reader = Reader::new(source, options.is_for_envoy, errors);
+        let hint = match reader.closest(&name, known.into_iter().flatten().copied()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => "give a rule of this domain the `name`, or remove it".to_owned(),
+        };
+        let message =
+            format!("no rule of `{}` has the name `{name}`, so it replaces nothing", quoted(&domain));
+        reader.warning(span, message, hint);
         errors = reader.errors;
+        unknown_names.append(&mut reader.warnings);
     }
     compiled.reject_bans_beside_permits(bans, &mut errors);
     errors.into_result()?;
+    compiled.warnings.append(&mut unknown_names);
     compiled.warn_of_unmatched(&documents);
     Ok(compiled)
 }
@@ -174,6 +183,8 @@ struct FileCompiler<'s, 'c> {
     path_bytes_left: usize,
     /// The texts between two `*` that further values may have.
     searches_left: usize,
+    /// The earlier values with `*` that further ones may be compared to.
+    overlap_visits_left: usize,
 }
 
 impl FileCompiler<'_, '_> {
@@ -242,8 +253,8 @@ impl FileCompiler<'_, '_> {
         let value = fields.get("value").map(|node| (self.reader.text("value", node), node.span()));
         let value_text = value.and_then(|(text, _)| text).unwrap_or_default();
         if key.contains('*') {
-            let hint = "put the `*` into a `value`";
-            self.reader.error(span, "a `key` is matched literally and cannot contain `*`").hint(hint);
+            let message = "a `key` is matched literally: this one matches only a key that contains `*`";
+            self.reader.warning(span, message, "put the `*` into a `value`");
         }
         let networks = network_reader::read(&mut self.reader, &fields, node, key, level);
         let mut pattern = match &networks {
@@ -253,17 +264,17 @@ impl FileCompiler<'_, '_> {
         };
         let mut flag = |name| self.reader.flag(name, fields.get(name));
         let [value_to_metric, share_threshold] = ["value_to_metric", "share_threshold"].map(&mut flag);
-        if share_threshold && pattern.as_ref().is_some_and(|pattern| !pattern.matches_several()) {
+        let matches_one = pattern.as_ref().is_some_and(|pattern| !pattern.matches_several());
+        if share_threshold && matches_one && !key.contains('*') {
             let node = fields.get("share_threshold").unwrap_or(node);
             let hint = "remove it, or put a `*` into the `value`";
             let message = "`share_threshold` needs a `value` with `*`, or `networks`";
             self.reader.error(node.span(), message).hint(hint);
         }
-        let marks = self.marks(&fields);
-        if fields.is_null("rate_limit") {
-            let hint = "remove it, or indent its fields further";
-            self.reader.error(span, "the `rate_limit` of this descriptor is empty").hint(hint);
+        if let Some((_, span)) = value {
+            network_reader::warn_if_value(&mut self.reader, key, value_text, span);
         }
+        let marks = self.marks(&fields);
         if matches!(pattern, Some(Pattern::Wildcard(_))) && level.wildcards(key) >= MAX_WILDCARDS {
             let message = format!(
                 "the key `{key}` has more than {MAX_WILDCARDS} values with a `*` before their end, and each request tries all of them"
@@ -286,7 +297,11 @@ impl FileCompiler<'_, '_> {
                 self.reader.error(span, message).hint("merge both into one descriptor");
                 &mut scratch
             }
-            None => level,
+            None => {
+                let span = value.map_or(span, |(_, span)| span);
+                self.warn_if_other_in_envoy(level, key, &pattern, span);
+                level
+            }
         };
         if **last_key != *key {
             *last_key = key.into();
@@ -341,12 +356,29 @@ impl FileCompiler<'_, '_> {
         }
     }
 
+    /// Warns of a value with `*` that precedes an earlier one here, and not in Envoy's service.
+    fn warn_if_other_in_envoy(&mut self, level: &Level, key: &str, pattern: &Pattern, span: SourceSpan) {
+        if !self.reader.is_for_envoy {
+            return;
+        }
+        let Some(earlier) = level.less_specific(key, pattern, &mut self.overlap_visits_left) else { return };
+        let message = format!(
+            "values that also match the `value` at {}:{} count here, since this one has more characters besides `*`; in \
+             envoyproxy/ratelimit they count there, since it is the first",
+            earlier.file, earlier.line
+        );
+        self.reader.warning(
+            span,
+            message,
+            "move this descriptor before that one, so that both decide as here",
+        );
+    }
+
     /// Returns the pattern of a value, or `None` after an error.
     fn pattern(&mut self, value: &str, span: SourceSpan) -> Option<Pattern> {
         if value.contains("**") {
-            let message = "`**` is not supported: one `*` matches any characters, also `/`";
-            self.reader.error(span, message).hint("write `*`");
-            return None;
+            let message = "`**` matches the same as `*`: any characters, also `/`";
+            self.reader.warning(span, message, "write `*`");
         }
         let stars = value.matches('*').count();
         if stars > MAX_STARS {
@@ -375,12 +407,20 @@ impl FileCompiler<'_, '_> {
     /// Reads the fields of a descriptor that apply only to its own limit.
     fn marks(&mut self, fields: &Fields<'_>) -> RuleMarks {
         let mut flag = |name| self.reader.flag(name, fields.get(name));
-        let [shadow, quota, charges_used, detailed_metric] =
+        let [shadow, mut quota, charges_used, detailed_metric] =
             ["shadow_mode", "quota_mode", "charge_used", "detailed_metric"].map(&mut flag);
         let metadata = fields.get("metadata").and_then(|node| metadata::read(&mut self.reader, node));
         if fields.get("rate_limit").is_none() {
-            for name in ["shadow_mode", "quota_mode", "charge_used", "detailed_metric", "metadata"] {
-                if let Some(node) = fields.get(name) {
+            // A default has no effect anywhere.
+            let given = [
+                ("shadow_mode", shadow),
+                ("quota_mode", quota),
+                ("charge_used", charges_used),
+                ("detailed_metric", detailed_metric),
+                ("metadata", metadata.as_ref().is_some_and(|metadata| !metadata.is_empty())),
+            ];
+            for (name, is_given) in given {
+                if let Some(node) = fields.get(name).filter(|_| is_given) {
                     let message = format!("`{name}` has no effect: this descriptor has no `rate_limit`");
                     self.reader.warning(node.span(), message, "move it to the descriptors that have one");
                 }
@@ -389,7 +429,8 @@ impl FileCompiler<'_, '_> {
         if let Some(node) = fields.get("quota_mode").filter(|_| quota) {
             if shadow {
                 let message = "`quota_mode` cannot be combined with `shadow_mode`, which denies nothing";
-                self.reader.error(node.span(), message).hint("remove one of them");
+                let effect = "`quota_mode` has no effect";
+                quota = !self.reader.mistake(node.span(), message, effect, "remove one of them");
             }
             if !self.charges_each {
                 let message = "`quota_mode` needs `charge: each`: rules that admit are charged, even if \
@@ -458,7 +499,7 @@ impl Compiled {
             }
             let name = &*document.domain;
             let Some(domain) = self.domains.get(name) else { continue };
-            let mut reader = Reader { source, errors: ErrorList::default(), warnings: Vec::new() };
+            let mut reader = Reader::new(source, false, ErrorList::default());
             if domain.top.is_empty() {
                 if empty.insert(name) {
                     let message = format!("the domain `{name}` has no `descriptors`: every request passes");

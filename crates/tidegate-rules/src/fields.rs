@@ -53,9 +53,10 @@ pub(super) static DOCUMENT: FieldTable = FieldTable {
             "How an HTTP request maps to descriptors, as in Envoy's routes.",
         ),
         field("tier", FieldKind::One(&TIER_OF), "Where to read the tier of an HTTP request."),
+        field("name", FieldKind::Text, "The name of an xDS resource, which is not read."),
     ],
     required: &["domain"],
-    unsupported: &[("name", "it names an xDS resource, and tidegate does not read xDS: remove it")],
+    unsupported: &[],
 };
 
 pub(super) static DESCRIPTOR: FieldTable = FieldTable {

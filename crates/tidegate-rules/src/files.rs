@@ -20,12 +20,25 @@ pub(super) struct FilesRead {
     /// Shared with the rules that are compiled from them.
     pub(super) sources: Arc<Vec<SourceFile>>,
     pub(super) errors: Vec<ConfigError>,
+    /// Of a folder without rule files, if it may be empty.
+    pub(super) warning: Option<ConfigError>,
 }
 
 impl FilesRead {
-    pub(super) fn new(path: &Path) -> Self {
-        let (mut sources, mut errors) = (Vec::new(), Vec::new());
+    /// Reads a file or a folder, which `may_be_empty`.
+    pub(super) fn new(path: &Path, may_be_empty: bool) -> Self {
+        let (mut sources, mut errors, mut warning) = (Vec::new(), Vec::new(), None);
         let files = match files(path) {
+            Ok(files) if files.is_empty() => {
+                let mut empty = unreadable(path, "no file in this folder ends in .yaml or .yml".to_owned());
+                if may_be_empty {
+                    empty.hint("add rules: without a file, every request passes");
+                    warning = Some(empty);
+                } else {
+                    errors.push(empty);
+                }
+                files
+            }
             Ok(files) => files,
             Err(reason) => {
                 errors.push(unreadable(path, reason));
@@ -42,7 +55,7 @@ impl FilesRead {
                 Err(reason) => errors.push(unreadable(&file, reason)),
             }
         }
-        Self { sources: Arc::new(sources), errors }
+        Self { sources: Arc::new(sources), errors, warning }
     }
 }
 
@@ -63,9 +76,6 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, String> {
         if files.len() > MAX_FILES {
             return Err(format!("more than {MAX_FILES} files in this folder end in .yaml or .yml"));
         }
-    }
-    if files.is_empty() {
-        return Err("no file in this folder ends in .yaml or .yml".to_owned());
     }
     files.sort();
     Ok(files)

@@ -44,7 +44,8 @@ pub(super) type ParsedLimit = (LimitSettings, Vec<SourceSpan>);
 pub(super) fn read(reader: &mut Reader<'_>, node: &YamlNode) -> Option<ParsedLimit> {
     let errors_before = reader.errors.total();
     let fields = reader.map(node, &RATE_LIMIT)?;
-    let name = fields.get("name").and_then(|name| reader.text("name", name)).map(Into::into);
+    let name = fields.get("name").and_then(|name| reader.text("name", name));
+    let name = name.filter(|name| !name.is_empty()).map(Into::into);
     let (replaces, spans) = replaces(reader, &fields, name.as_deref());
     let on_failure = fields
         .get("on_failure")
@@ -53,12 +54,7 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &YamlNode) -> Option<ParsedLim
     let is_unlimited = reader.flag("unlimited", fields.get("unlimited"));
     let (limit, tiers, cost, lease, ban, candidate) = match is_unlimited {
         true => {
-            for name in LIMITED_FIELDS {
-                if let Some(node) = fields.get(name) {
-                    let message = format!("`{name}` cannot be combined with `unlimited`");
-                    reader.error(node.span(), message).hint("remove one of them");
-                }
-            }
+            reject_beside_unlimited(reader, &fields);
             (Some(Limit::Unlimited), Vec::new(), 1, None, None, None)
         }
         false => {
@@ -89,6 +85,26 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &YamlNode) -> Option<ParsedLim
         candidate,
     };
     (reader.errors.total() == errors_before).then_some((settings, spans))
+}
+
+/// Reports the fields that cannot be combined with `unlimited`. Those that Envoy's service ignores are no errors.
+fn reject_beside_unlimited(reader: &mut Reader<'_>, fields: &Fields<'_>) {
+    for name in LIMITED_FIELDS {
+        let Some(node) = fields.get(name) else { continue };
+        match (name, node.value()) {
+            ("unit", Value::Text("")) => {}
+            ("requests_per_unit", _) => {
+                if reader.count(name, 0, node).is_some_and(|number| number > 0) {
+                    let message = "`requests_per_unit` has no effect beside `unlimited`";
+                    reader.warning(node.span(), message, "remove one of them");
+                }
+            }
+            _ => {
+                let message = format!("`{name}` cannot be combined with `unlimited`");
+                reader.error(node.span(), message).hint("remove one of them");
+            }
+        }
+    }
 }
 
 fn replaces(
@@ -127,8 +143,9 @@ fn limit(
     let name = number_field(fields);
     let Some(number) = fields.get(name) else {
         let hint = "0 denies all requests; `unlimited: true` admits all of them";
-        reader.error(node.span(), "a rate_limit needs `requests_per_unit`").hint(hint);
-        return None;
+        let message = "a rate_limit needs `requests_per_unit`";
+        let is_accepted = reader.mistake(node.span(), message, "it denies every request", hint);
+        return shape.filter(|_| is_accepted)?.limit(reader, 0, None, node.span());
     };
     let (span, number) = (number.span(), reader.count(name, 0, number)?);
     let shape = shape?;

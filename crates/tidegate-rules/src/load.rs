@@ -53,6 +53,18 @@ impl Loader {
         self
     }
 
+    /// Sets whether the files were written for Envoy's service (envoyproxy/ratelimit).
+    ///
+    /// Mistakes that it accepts are warnings instead of errors: a folder without rule files, a field twice or at a place
+    /// where it means nothing, a `rate_limit` without a number, which denies every request. A warning also names values with
+    /// `*` of which that service takes another one.
+    ///
+    /// Default: false.
+    pub const fn written_for_envoy(mut self, is_for_envoy: bool) -> Self {
+        self.options.is_for_envoy = is_for_envoy;
+        self
+    }
+
     /// Loads the rules of a file, or of all `.yaml` and `.yml` files of a folder. Ignores subfolders and
     /// files whose names start with a dot. Follows links.
     ///
@@ -60,12 +72,13 @@ impl Loader {
     ///
     /// The errors of all files: see [`ConfigErrors`]. These are errors too:
     ///
-    /// - a folder without a rule file, or with more than 1,000 of them;
+    /// - a folder without a rule file, unless it was [written for Envoy](Self::written_for_envoy), or with more than 1,000 of
+    ///   them;
     /// - a file that is not a regular file: a FIFO, a socket or a device is never opened;
     /// - files that hold more than 16 MiB together;
     /// - a file whose YAML takes far more memory than its text, such as nested aliases.
     pub fn load(&self, path: impl AsRef<Path>) -> Result<Rules, ConfigErrors> {
-        self.rules(&FilesRead::new(path.as_ref()))
+        self.rules(&self.read(path.as_ref()))
     }
 
     /// Parses rules from pairs of a name and a text. Error messages show the name. The size of the texts is not
@@ -80,12 +93,17 @@ impl Loader {
     ) -> Result<Rules, ConfigErrors> {
         let source = |(name, text): (&str, &str)| SourceFile { name: name.to_owned(), text: text.to_owned() };
         let sources = Arc::new(texts.into_iter().map(source).collect());
-        self.rules(&FilesRead { sources, errors: Vec::new() })
+        self.rules(&FilesRead { sources, errors: Vec::new(), warning: None })
+    }
+
+    pub(super) fn read(&self, path: &Path) -> FilesRead {
+        FilesRead::new(path, self.options.is_for_envoy)
     }
 
     pub(super) fn rules(&self, read: &FilesRead) -> Result<Rules, ConfigErrors> {
         let errors = read.errors.iter().cloned().collect();
-        let compiled = compile(&read.sources, self.options, errors)?;
+        let mut compiled = compile(&read.sources, self.options, errors)?;
+        compiled.warnings.extend(read.warning.clone());
         let gate_names = gate_names(&compiled.rules)?;
         Ok(Rules(Arc::new(Loaded { compiled, gate_names, sources: read.sources.clone() })))
     }
@@ -128,7 +146,8 @@ impl Rules {
     /// Returns mistakes that do not prevent loading, ordered by file, line and column; at most 100.
     /// [`bind`](Self::bind) and each reload report them to the limiter as the warning `rules-file`.
     ///
-    /// - a value that looks like a regular expression
+    /// - a value that looks like a regular expression, or like a network
+    /// - a `*` in a key, two `*` side by side, a number beside `unlimited`, a name in `replaces` that no rule has
     /// - a domain without `descriptors`, or a descriptor with no limit at or below it
     /// - actions whose descriptors no rule matches
     /// - a setting that has no effect without a `rate_limit`

@@ -38,7 +38,8 @@ fn json(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Json> {
                 let name = reader.text("a name in `metadata`", key)?.to_owned();
                 let value = json(reader, value)?;
                 if map.insert(name, value).is_some() {
-                    reader.error(key.span(), "duplicate name in `metadata`").hint("remove one of them");
+                    let message = "duplicate name in `metadata`";
+                    reader.mistake(key.span(), message, "this one counts", "remove one of them");
                 }
             }
             Some(Json::Object(map))

@@ -2,6 +2,7 @@
 
 use ipnet::{IpNet, Ipv6Net};
 
+use super::config_error::SourceSpan;
 use super::networks::{parse, public_ipv4_inside};
 use super::reader::{Fields, Reader, quoted};
 use super::rule::Pattern;
@@ -51,6 +52,20 @@ pub(super) fn read(
     match reader.errors.total() == errors_before {
         true => NetworksField::Of(networks),
         false => NetworksField::Invalid,
+    }
+}
+
+/// Warns of a network that is written as a `value`, which is matched as text.
+pub(super) fn warn_if_value(reader: &mut Reader<'_>, key: &str, value: &str, span: SourceSpan) {
+    let Some(network) = parse(value).filter(|_| value.contains('/')) else { return };
+    // The values of these keys can be networks themselves.
+    let is_text = match network {
+        IpNet::V4(_) => key == "masked_remote_address",
+        IpNet::V6(_) => matches!(key, "masked_remote_address" | "remote_address"),
+    };
+    if !is_text {
+        let message = format!("the value `{value}` is matched as text, so no address matches it");
+        reader.warning(span, message, format!("did you mean `networks: [{}]`?", network.trunc()));
     }
 }
 

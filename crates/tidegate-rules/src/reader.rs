@@ -17,8 +17,30 @@ const MAX_QUOTED_CHARS: usize = 60;
 /// The maximum number of warnings that are kept: finding the line of each reads its file.
 pub(super) const MAX_WARNINGS: usize = 100;
 
+/// The fields of Envoy's service, which ignores them at places where they mean nothing.
+const ENVOY_FIELDS: [&str; 16] = [
+    "domain",
+    "key",
+    "value",
+    "descriptors",
+    "rate_limit",
+    "unit",
+    "requests_per_unit",
+    "unlimited",
+    "shadow_mode",
+    "quota_mode",
+    "name",
+    "replaces",
+    "detailed_metric",
+    "value_to_metric",
+    "share_threshold",
+    "metadata",
+];
+
 pub(super) struct Reader<'s> {
     pub(super) source: &'s SourceFile,
+    /// Whether the mistakes that Envoy's service accepts are warnings.
+    pub(super) is_for_envoy: bool,
     pub(super) errors: ErrorList,
     /// The first [`MAX_WARNINGS`].
     pub(super) warnings: Vec<ConfigError>,
@@ -44,6 +66,10 @@ impl<'n> Fields<'n> {
 }
 
 impl<'s> Reader<'s> {
+    pub(super) fn new(source: &'s SourceFile, is_for_envoy: bool, errors: ErrorList) -> Self {
+        Self { source, is_for_envoy, errors, warnings: Vec::new() }
+    }
+
     pub(super) fn error(&mut self, span: SourceSpan, message: impl Into<String>) -> &mut ConfigError {
         self.errors.push(self.source.error(span, message))
     }
@@ -66,7 +92,22 @@ impl<'s> Reader<'s> {
         }
     }
 
-    /// Returns the fields that `table` lists. Reports all other fields as errors.
+    /// Reports a mistake that Envoy's service accepts, with its effect there. Returns whether it is accepted here.
+    pub(super) fn mistake(
+        &mut self,
+        span: SourceSpan,
+        message: &str,
+        effect: &str,
+        hint: impl Into<String>,
+    ) -> bool {
+        match self.is_for_envoy {
+            true => self.warning(span, format!("{message}: {effect}"), hint),
+            false => self.error(span, message).hint(hint),
+        }
+        self.is_for_envoy
+    }
+
+    /// Returns the fields that `table` lists. Reports all other fields.
     pub(super) fn map<'n>(&mut self, node: &'n YamlNode<'n>, table: &FieldTable) -> Option<Fields<'n>> {
         let Value::Map(entries) = node.value() else {
             let fields: Vec<_> = table.fields.iter().map(|field| field.name).collect();
@@ -86,7 +127,9 @@ impl<'s> Reader<'s> {
             };
             if let Some(first) = fields.iter().position(|(field, _)| *field == name) {
                 let message = format!("duplicate field `{name}`: the first is on line {}", spans[first].line);
-                self.error(key.span(), message).hint("remove one of them");
+                if self.mistake(key.span(), &message, "this one counts", "remove one of them") {
+                    fields[first].1 = value;
+                }
             } else if table.fields.iter().any(|field| field.name == name) {
                 fields.push((name, value));
                 spans.push(key.span());
@@ -105,11 +148,19 @@ impl<'s> Reader<'s> {
         let has_field = |other: &&&FieldTable| other.fields.iter().any(|field| field.name == name);
         let own = table.fields.iter().map(|field| field.name);
         let hint = match (self.closest(name, own.clone()), TABLES.iter().find(has_field)) {
-            (_, Some(other)) => format!("it belongs in {}", other.label),
+            (Some(near), Some(other)) => {
+                format!("did you mean `{near}`? `{name}` belongs in {}", other.label)
+            }
+            (None, Some(other)) => format!("it belongs in {}", other.label),
             (Some(near), None) => format!("did you mean `{near}`?"),
             (None, None) => format!("known fields: {}", own.collect::<Vec<_>>().join(", ")),
         };
-        self.error(span, format!("{} has no field `{}`", table.label, quoted(name))).hint(hint);
+        let message = format!("{} has no field `{}`", table.label, quoted(name));
+        if ENVOY_FIELDS.contains(&name) {
+            self.mistake(span, &message, "it has no effect", hint);
+        } else {
+            self.error(span, message).hint(hint);
+        }
     }
 
     /// Reads a string. Accepts a number or a Boolean too, as written.

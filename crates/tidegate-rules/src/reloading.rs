@@ -195,7 +195,7 @@ impl Loader {
     /// cannot be started.
     pub fn watch(&self, path: impl AsRef<Path>, limiter: &Limiter) -> Result<ReloadingRules, Error> {
         let path = path.as_ref().to_owned();
-        let loaded = FilesRead::new(&path);
+        let loaded = self.read(&path);
         let limits = self.rules(&loaded)?.bind(limiter);
         if let Some(observer) = limiter.observer() {
             observer.loaded(limits.rules().iter().count());
@@ -227,7 +227,7 @@ impl Watcher {
         let mut last = loaded.clone();
         while self.shared.strong_count() > 0 {
             thread::park_timeout(POLL_INTERVAL);
-            let now = FilesRead::new(&self.path);
+            let now = self.loader.read(&self.path);
             if now != *last {
                 last = Arc::new(now);
             } else if !Arc::ptr_eq(&last, &loaded) {

@@ -125,6 +125,31 @@ impl Level {
         self.values_of(key).map_or(0, |values| values.wildcards.len())
     }
 
+    /// Returns the branch of an earlier value with `*` of a key, over which this pattern has precedence, though it is not the
+    /// first, for the values that match both. Each comparison takes one from `budget`.
+    pub(super) fn less_specific(&self, key: &str, pattern: &Pattern, budget: &mut usize) -> Option<&Branch> {
+        let values = self.values_of(key)?;
+        let (literal_bytes, (prefix, suffix)) = match pattern {
+            Pattern::Prefix(prefix) => (prefix.len(), (prefix.as_bytes(), &[][..])),
+            Pattern::Wildcard(wildcard) => (wildcard.literal_bytes(), wildcard.ends()),
+            Pattern::Exact(_) | Pattern::Network(_) | Pattern::Any => return None,
+        };
+        let prefixes = values.prefixes.iter();
+        let prefixes = prefixes.map(|(prefix, branch)| (prefix.len(), (&**prefix, &[][..]), branch));
+        let wildcards = values.wildcards.iter();
+        let wildcards =
+            wildcards.map(|(wildcard, branch)| (wildcard.literal_bytes(), wildcard.ends(), branch));
+        // The texts between two `*` exclude no value: some values have those of both patterns, one after the other.
+        let overlaps = |(other_prefix, other_suffix): (&[u8], &[u8])| {
+            (prefix.starts_with(other_prefix) || other_prefix.starts_with(prefix))
+                && (suffix.ends_with(other_suffix) || other_suffix.ends_with(suffix))
+        };
+        let mut compared = prefixes.chain(wildcards).take(*budget).inspect(|_| *budget -= 1);
+        let is_less =
+            |(bytes, ends, _): &(usize, (&[u8], &[u8]), &Branch)| *bytes < literal_bytes && overlaps(*ends);
+        compared.find(is_less).map(|(_, _, branch)| branch)
+    }
+
     /// Returns the index of the rule for exactly these entries. Follows the most specific branch on each
     /// level, and does not backtrack if that branch has no rule.
     pub(super) fn find(&self, entries: &[DescriptorEntry<'_>]) -> Option<usize> {

@@ -35,6 +35,12 @@ impl Wildcard {
         &self.text
     }
 
+    /// Returns the text before the first `*` and the text after the last one.
+    pub(super) fn ends(&self) -> (&[u8], &[u8]) {
+        let (text, (prefix, suffix)) = (self.text.as_bytes(), self.ends);
+        (&text[..prefix], &text[text.len() - suffix..])
+    }
+
     /// Returns the number of bytes that are not `*`.
     pub(super) const fn literal_bytes(&self) -> usize {
         self.literal_bytes
@@ -43,9 +49,9 @@ impl Wildcard {
     /// Returns whether the value matches, in time linear in its length: the leftmost place of each text leaves
     /// the most room for the next, so no other place has to be tried.
     pub(super) fn matches(&self, value: &[u8]) -> bool {
-        let (text, (prefix, suffix)) = (self.text.as_bytes(), self.ends);
-        let rest = value.strip_prefix(&text[..prefix]);
-        let Some(mut rest) = rest.and_then(|rest| rest.strip_suffix(&text[text.len() - suffix..])) else {
+        let (prefix, suffix) = self.ends();
+        let rest = value.strip_prefix(prefix);
+        let Some(mut rest) = rest.and_then(|rest| rest.strip_suffix(suffix)) else {
             return false;
         };
         self.middle.iter().all(|part| match part.find(rest) {

@@ -158,11 +158,11 @@ impl<'s> YamlNode<'s> {
         *length = span.length.try_into().unwrap_or(u16::MAX);
     }
 
-    /// Removes the value of the first field of this name, and leaves null. So its memory can be released early.
+    /// Removes the value of the last field of this name, and leaves null. So its memory can be released early.
     pub(super) fn take(&mut self, name: &str) -> Option<Self> {
         let Self::Map(.., entries) = self else { return None };
         let is_field = |key: &Self| matches!(key.value(), Value::Text(field) if field == name);
-        let (_, node) = entries.iter_mut().find(|(key, _)| is_field(key))?;
+        let (_, node) = entries.iter_mut().rfind(|(key, _)| is_field(key))?;
         Some(std::mem::replace(node, Self::Null(Position::default(), 0)))
     }
 

@@ -8,6 +8,7 @@ mod cluster;
 mod config_errors;
 mod denied_charges;
 mod descriptor_limits;
+mod envoy_files;
 mod examples;
 #[cfg(unix)] // FIFOs, devices, sockets and links
 mod hostile_files;

@@ -596,6 +596,62 @@ fn each_variable_is_in_the_table_of_the_page_and_of_the_program() {
     }
 }
 
+/// Returns what a command of `rules` prints, with the variables of this folder.
+fn rules(runtime: &Runtime, args: &[&str], variables: &[(&str, &str)]) -> Ran {
+    let mut command = Program::at("").command([&["rules"], args].concat());
+    command.env("RUNTIME_ROOT", &runtime.0).env("RUNTIME_SUBDIRECTORY", "ratelimit");
+    Ran::of(&command.envs(variables.iter().copied()).output().unwrap())
+}
+
+#[test]
+fn rules_can_be_validated_and_explained_as_the_service_reads_them() {
+    let runtime = Runtime::new("validate");
+    let quota = "domain: d\ndescriptors: [{ key: team, quota_mode: true, rate_limit: { unit: hour, requests_per_unit: 2 } }]";
+    runtime.write("team.yaml", quota);
+    let path = runtime.config().display().to_string();
+    // The domain is in two files, and quota mode needs `charge: each`.
+    let merged = [("MERGE_DOMAIN_CONFIG", "true")];
+    rules(&runtime, &["validate", "--from-env"], &merged).assert(0, &["valid: 2 rules in ", &*path]);
+    rules(&runtime, &["validate", "--from-env"], &[]).assert(1, &["duplicate domain `d`"]);
+    rules(&runtime, &["validate", &path], &merged)
+        .assert(1, &["duplicate domain `d`", "needs `charge: each`"]);
+    let team = format!("{path}/team.yaml");
+    rules(&runtime, &["validate", "--from-env", &team], &[]).assert(0, &["valid: 1 rule in "]);
+    rules(&runtime, &["explain", "--from-env", "--domain", "d", "-d", "team=a"], &merged)
+        .assert(0, &["rule d.team: fixed_window 2 in 3600s by the clock, quota mode"]);
+    rules(&runtime, &["validate"], &merged).assert(2, &["<PATH>"]);
+}
+
+#[test]
+fn wildcards_that_count_elsewhere_in_envoyproxy_ratelimit_are_reported() {
+    let runtime = Runtime::new("wildcards");
+    let limit = "rate_limit: { unit: hour, requests_per_unit: 1 }";
+    let rule = |value: &str| format!("  - {{ key: path, value: '{value}', {limit} }}\n");
+    runtime.write("config.yaml", &format!("domain: d\ndescriptors:\n{}{}", rule("/api/*"), rule("/api/*/x")));
+    let expected = ["config.yaml:4:25: values that also match the `value` at ", "in envoyproxy/ratelimit"];
+    rules(&runtime, &["validate", "--from-env"], &[]).assert(0, &expected);
+    command(&runtime.0, &["--check"], &[])
+        .output()
+        .map(|output| Ran::of(&output).assert(0, &expected))
+        .unwrap();
+    let path = runtime.config().display().to_string();
+    let native = rules(&runtime, &["validate", &path], &[]);
+    native.assert(0, &["valid: 2 rules in "]);
+    assert_eq!(native.err, "");
+}
+
+#[test]
+fn empty_folder_of_envoyproxy_ratelimit_is_valid() {
+    let runtime = Runtime::new("empty");
+    fs::remove_file(runtime.config().join("config.yaml")).unwrap();
+    let warning = "no file in this folder ends in .yaml or .yml";
+    command(&runtime.0, &["--check"], &[])
+        .output()
+        .map(|output| Ran::of(&output).assert(0, &[warning, "every request passes"]))
+        .unwrap();
+    rules(&runtime, &["validate", &runtime.config().display().to_string()], &[]).assert(1, &[warning]);
+}
+
 #[test]
 fn each_field_of_their_rules_has_a_row() {
     // The fields that their loader knows.

@@ -90,7 +90,9 @@ impl GateSettings {
 
     /// Creates the gate from these settings alone, so that equal settings make equal gates.
     fn gate(self, limiter: &Limiter, name: &str) -> Gate {
-        let mut gate = limiter.gate(name, self.quota).shadow(self.is_shadow).charge_used(self.charges_used);
+        // Tiers have one name and different quotas; so has a rule before and after a reload.
+        let gate = limiter.try_gate(name, self.quota).expect("a rule's gate has a valid name");
+        let mut gate = gate.shadow(self.is_shadow).charge_used(self.charges_used);
         if let Some(on_failure) = self.on_failure {
             gate = gate.on_failure(on_failure);
         }

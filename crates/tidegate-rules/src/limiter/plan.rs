@@ -204,7 +204,8 @@ impl<'r> Plan<'r> {
         let (result, metric) = match descriptor.limit {
             None => (RuleResult::NoRule, None),
             Some(Limit::Quota(quota)) => {
-                let gate = Cow::Owned(limiter.gate(DESCRIPTOR_GATE, quota));
+                let gate = limiter.try_gate(DESCRIPTOR_GATE, quota).expect("a constant, valid name");
+                let gate = Cow::Owned(gate);
                 // With the window: a count of another window would begin anew with each request.
                 let window = quota.window().as_micros().to_string();
                 let entries = descriptor.entries.iter().flat_map(|(key, value)| [key.as_bytes(), value]);

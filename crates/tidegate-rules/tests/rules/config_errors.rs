@@ -79,7 +79,6 @@ const EXPECTED: &[(&str, &[&str])] = &[
             "3:9 duplicate domain `auth`: first defined at domain-twice.yaml:1 = put all its rules into one document",
         ],
     ),
-    ("double-star", &["4:12 `**` is not supported: one `*` matches any characters, also `/` = write `*`"]),
     ("duplicate-field", &["7:7 duplicate field `unit`: the first is on line 5 = remove one of them"]),
     (
         "duration-that-is-none",
@@ -203,7 +202,7 @@ const EXPECTED: &[(&str, &[&str])] = &[
             "7:17 `get` is not an HTTP method = write a method in capitals, such as GET",
             "7:22 `` is not an HTTP method = write a method in capitals, such as GET",
             "7:32 duplicate method `POST` = remove one of them",
-            "8:7 an entry of `rate_limits` has no field `method` = it belongs in an action",
+            "8:7 an entry of `rate_limits` has no field `method` = did you mean `methods`? `method` belongs in an action",
             "9:5 the list of `methods` is empty = remove it to apply to all methods",
         ],
     ),
@@ -238,10 +237,6 @@ const EXPECTED: &[(&str, &[&str])] = &[
     ),
     ("metadata", &["4:15 `metadata` must be a map", "9:7 duplicate name in `metadata` = remove one of them"]),
     ("multiplier-of-zero", &["6:24 `unit_multiplier` must be at least 1"]),
-    (
-        "name-of-xds",
-        &["1:1 `name` is not supported: it names an xDS resource, and tidegate does not read xDS: remove it"],
-    ),
     (
         "networks",
         &[
@@ -294,16 +289,12 @@ const EXPECTED: &[(&str, &[&str])] = &[
             "5:5 a descriptor has no field `requests_per_unit` = it belongs in a rate_limit",
         ],
     ),
+    ("rate-limit-that-is-empty", &["5:5 a descriptor has no field `unit` = it belongs in a rate_limit"]),
     (
-        "rate-limit-that-is-empty",
+        "rate-limits-in-a-descriptor",
         &[
-            "3:10 the `rate_limit` of this descriptor is empty = remove it, or indent its fields further",
-            "5:5 a descriptor has no field `unit` = it belongs in a rate_limit",
+            "4:5 a descriptor has no field `rate_limits` = did you mean `rate_limit`? `rate_limits` belongs in a document",
         ],
-    ),
-    (
-        "replaces-a-name-that-is-not-there",
-        &["10:17 no rule of `auth` has the name `specfic` = did you mean `specific`?"],
     ),
     ("replaces-itself", &["8:26 `slow` replaces itself"]),
     (
@@ -364,10 +355,6 @@ const EXPECTED: &[(&str, &[&str])] = &[
     ("unknown-on-failure", &["7:19 there is no on_failure `opened` = did you mean `open`?"]),
     ("unknown-unit", &["5:13 there is no unit `minutes` = did you mean `minute`?"]),
     ("unlimited-with-a-unit", &["6:13 `unit` cannot be combined with `unlimited` = remove one of them"]),
-    (
-        "wildcard-in-a-key",
-        &["3:10 a `key` is matched literally and cannot contain `*` = put the `*` into a `value`"],
-    ),
     ("window-too-long", &["6:24 a window is at most 10 years long"]),
 ];
 
@@ -535,7 +522,7 @@ fn hint_from_a_file_is_harmless() {
         limit(&format!("name: \"{name}\"")),
         limit(&format!("name: b, replaces: [{{ name: \"{name}x\" }}]")),
     );
-    let text = Rules::parse("a.yaml", &rules).unwrap_err().to_string();
+    let text = Rules::parse("a.yaml", &rules).unwrap().warnings()[0].to_string();
     assert!(text.ends_with("  = did you mean `␛[2J\u{fffd}␊slow`?"), "{text:?}");
     assert_eq!(text.lines().count(), 6, "{text:?}");
 }

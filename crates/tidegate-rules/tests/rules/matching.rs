@@ -6,8 +6,9 @@ use std::time::Duration;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
-use tidegate_rules::{Descriptor, Rules};
+use tidegate_rules::{Descriptor, Loader, Rules};
 
+use super::warnings::describe;
 use crate::support::plan;
 
 /// Number of descriptors tried with each set of rules.
@@ -21,15 +22,16 @@ struct Node {
     below: Vec<Self>,
 }
 
+const VALUES: [&str; 18] = [
+    "", "*", "x", "x*", "xy", "xy*", "xyz*", "xz*", "y", "y*", "ya*", "yz", "*x", "x*y", "*y*", "x*y*",
+    "*x*y", "*yz",
+];
+
 fn nodes() -> impl Strategy<Value = Vec<Node>> {
-    let values = [
-        "", "*", "x", "x*", "xy", "xy*", "xyz*", "xz*", "y", "y*", "ya*", "yz", "*x", "x*y", "*y*", "x*y*",
-        "*x*y", "*yz",
-    ];
-    let leaf = (select(vec!["a", "b", "c"]), select(values.to_vec()), any::<bool>())
+    let leaf = (select(vec!["a", "b", "c"]), select(VALUES.to_vec()), any::<bool>())
         .prop_map(|(key, value, is_limited)| Node { key, value, is_limited, below: Vec::new() });
     let tree = leaf.prop_recursive(4, 60, 8, move |inner| {
-        (select(vec!["a", "b", "c"]), select(values.to_vec()), any::<bool>(), vec(inner, 0..8))
+        (select(vec!["a", "b", "c"]), select(VALUES.to_vec()), any::<bool>(), vec(inner, 0..8))
             .prop_map(|(key, value, is_limited, below)| Node { key, value, is_limited, below: unique(below) })
     });
     vec(tree, 1..12).prop_map(unique)
@@ -128,17 +130,24 @@ proptest! {
 
 /// Returns rules of the key `path` with these values. Each limit is the number of its value, starting at 1.
 fn rules_with(values: &[&str]) -> Rules {
+    load_with(&Loader::new(), values)
+}
+
+fn load_with(loader: &Loader, values: &[&str]) -> Rules {
     let limit = |at| format!("rate_limit: {{ unit: day, requests_per_unit: {at} }}");
     let descriptors = values
         .iter()
         .zip(1..)
         .map(|(value, at)| format!("  - {{ key: path, value: '{value}', {} }}\n", limit(at)));
     let descriptors: String = descriptors.collect();
-    Rules::parse("d.yaml", &format!("domain: d\ndescriptors:\n{descriptors}")).unwrap()
+    loader.parse([("d.yaml", &*format!("domain: d\ndescriptors:\n{descriptors}"))]).unwrap()
 }
 
 fn matched<'v>(values: &[&'v str], value: &str) -> Option<&'v str> {
-    let rules = rules_with(values);
+    matched_by(&rules_with(values), values, value)
+}
+
+fn matched_by<'v>(rules: &Rules, values: &[&'v str], value: &str) -> Option<&'v str> {
     let rule = rules.find("d", &Descriptor::new().entry("path", value))?;
     Some(values[rule.quota().unwrap().limit() as usize - 1])
 }
@@ -161,6 +170,55 @@ fn exact_value_precedes_patterns_then_the_most_literal_characters_then_the_first
     assert_eq!(matched(&["*y", "x*"], "xy"), Some("*y"));
     assert_eq!(matched(&["*x*y", "*y*x"], "xyx"), Some("*y*x"));
     assert_eq!(matched(&["*x*", "x*y"], "xay"), Some("x*y"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: plan::sequences() / 5, ..ProptestConfig::default() })]
+
+    /// Envoy's service takes the exact value, then the first of the file that matches, then the key without a value.
+    #[test]
+    fn rule_that_another_one_precedes_in_envoy_has_a_warning(
+        values in Just(VALUES.to_vec()).prop_shuffle(),
+        number in 1..VALUES.len(),
+        tried in vec("[xyz]{0,4}", DESCRIPTORS),
+    ) {
+        let values = &values[..number];
+        let rules = load_with(&Loader::new().written_for_envoy(true), values);
+        // The first value is on line 3.
+        let warned: Vec<&str> = rules.warnings().iter().map(|warning| values[warning.line() - 3]).collect();
+        for value in &tried {
+            let exact = values.iter().find(|other| *other == value && !value.is_empty());
+            let wild = values.iter().find(|other| {
+                other.contains('*') && matches(other.as_bytes(), value.as_bytes())
+            });
+            let in_envoy = exact.or(wild).or_else(|| values.iter().find(|other| other.is_empty())).copied();
+            let here = matched_by(&rules, values, value);
+            prop_assert!(here == in_envoy || warned.contains(&here.unwrap()), "{value} in {values:?}: {here:?}");
+        }
+    }
+}
+
+#[test]
+fn only_values_that_some_text_matches_both_of_have_a_warning() {
+    let warnings = |values: &[&str]| describe(&load_with(&Loader::new().written_for_envoy(true), values));
+    assert_eq!(
+        warnings(&["/api/*", "/api/*/action"]),
+        [
+            "4:25 values that also match the `value` at d.yaml:3 count here, since this one has more characters besides `*`; in envoyproxy/ratelimit they count there, since it is the first = move this descriptor before that one, so that both decide as here"
+        ]
+    );
+    for disjoint in [
+        &["/api/*/action", "/api/*"][..],
+        &["/a/*", "/bcd/*"],
+        &["*x", "*yyy"],
+        &["*", "exact"],
+        &["a*b", "a*c"],
+        &["", "a*"],
+    ] {
+        assert_eq!(warnings(disjoint), [""; 0], "{disjoint:?}");
+        assert_eq!(describe(&rules_with(disjoint)), [""; 0]);
+    }
+    assert_eq!(describe(&rules_with(&["/api/*", "/api/*/action"])), [""; 0], "the files are for tidegate");
 }
 
 /// A matcher that backtracks would need more than 10^60 steps.

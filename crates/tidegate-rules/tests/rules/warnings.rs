@@ -40,6 +40,38 @@ descriptors:
     (
         "domain: api
 descriptors:
+  - { key: ip, value: 10.0.0.0/8, rate_limit: { unit: day, requests_per_unit: 1 } }
+  - { key: ip, value: '2001:db8::1/64', rate_limit: { unit: day, requests_per_unit: 1 } }
+  - { key: remote_address, value: 10.1.0.0/16, rate_limit: { unit: day, requests_per_unit: 1 } }
+  - { key: remote_address, value: '2001:db8::/64', rate_limit: { unit: day, requests_per_unit: 1 } }
+  - { key: masked_remote_address, value: 10.1.0.0/16, rate_limit: { unit: day, requests_per_unit: 1 } }
+  - { key: path, value: /10, rate_limit: { unit: day, requests_per_unit: 1 } }
+  - { key: ip, value: 10.0.0.1, rate_limit: { unit: day, requests_per_unit: 1 } }",
+        &[
+            "3:23 the value `10.0.0.0/8` is matched as text, so no address matches it = did you mean `networks: [10.0.0.0/8]`?",
+            "4:23 the value `2001:db8::1/64` is matched as text, so no address matches it = did you mean `networks: [2001:db8::/64]`?",
+            "5:35 the value `10.1.0.0/16` is matched as text, so no address matches it = did you mean `networks: [10.1.0.0/16]`?",
+        ],
+    ),
+    (
+        "domain: api
+name: xds-resource
+descriptors:
+  - { key: user*, rate_limit: { unit: day, requests_per_unit: 1 } }
+  - { key: path, value: /api/**/x, rate_limit: { unit: day, requests_per_unit: 1, name: slow } }
+  - { key: path, value: /free, rate_limit: { unlimited: true, requests_per_unit: 5 } }
+  - { key: path, value: /all, rate_limit: { unit: day, requests_per_unit: 1, replaces: [{ name: slw }, { name: fast }] } }",
+        &[
+            "4:12 a `key` is matched literally: this one matches only a key that contains `*` = put the `*` into a `value`",
+            "5:25 `**` matches the same as `*`: any characters, also `/` = write `*`",
+            "6:82 `requests_per_unit` has no effect beside `unlimited` = remove one of them",
+            "7:97 no rule of `api` has the name `slw`, so it replaces nothing = did you mean `slow`?",
+            "7:112 no rule of `api` has the name `fast`, so it replaces nothing = give a rule of this domain the `name`, or remove it",
+        ],
+    ),
+    (
+        "domain: api
+descriptors:
   - key: remote_address
     networks: [10.0.0.0/8, '2001:db8::/64', '2001:db8::1']
     rate_limit: { unit: day, requests_per_unit: 1 }
@@ -160,7 +192,7 @@ descriptors: [{{ key: method, rate_limit: {{ unlimited: true }} }}]"
     assert!(warnings.len() == 1 && warnings[0].contains("no match for the key `debug`"), "{warnings:?}");
 }
 
-fn describe(rules: &Rules) -> Vec<String> {
+pub(super) fn describe(rules: &Rules) -> Vec<String> {
     let text = rules.warnings().iter().map(|warning| {
         let hint = warning.suggestion().unwrap_or_default();
         format!("{}:{} {} = {hint}", warning.line(), warning.column(), warning.message())
@@ -236,6 +268,20 @@ async fn load_and_each_reload_report_the_warnings_to_the_limiter() {
     folder.write("a.yaml", text("second"));
     soon("the reload is reported", async || warned.recorded().len() == 2).await;
     assert!(warned.recorded()[1].ends_with(expected), "{:?}", warned.recorded());
+}
+
+#[test]
+fn tiers_and_changed_rules_redefine_no_gate() {
+    let warned = Warned::default();
+    let limiter = Limiter::builder().in_memory().observer(warned.clone()).build().unwrap();
+    for units in [5, 9] {
+        let limit = format!(
+            "{{ unit: day, requests_per_unit: {units}, tiers: {{ pro: {{ requests_per_unit: 50 }} }} }}"
+        );
+        let text = format!("{{ domain: d, descriptors: [{{ key: k, rate_limit: {limit} }}] }}");
+        let _ = Rules::parse("d.yaml", &text).unwrap().bind(&limiter);
+    }
+    assert_eq!(warned.recorded(), [""; 0]);
 }
 
 #[tokio::test]

@@ -44,6 +44,8 @@ pub(super) struct Lists {
     /// How many keys were read.
     pub(super) progress: String,
     pub(super) summary: String,
+    /// The classes of the style sheet. Green only if a complete round has read every key.
+    pub(super) class: &'static str,
 }
 
 /// One key.
@@ -98,16 +100,20 @@ impl Lists {
                 format!("{} read so far: each refresh reads 10,000 more.", counted_keys(read))
             }
         };
-        let summary = match denied.len() {
-            0 => "No key is denied now".to_owned(),
-            super::top::LISTED => format!("{} or more keys are denied now", denied.len()),
-            number => format!(
-                "{} {} denied now",
-                words::counted(number, "key"),
-                if number == 1 { "is" } else { "are" }
-            ),
+        let is_readable = ranked.most_used.iter().all(|found| found.usage.is_ok());
+        let (class, summary) = match (denied.len(), ranked.last_round) {
+            (0, None) => ("", "No key is denied among those read so far".to_owned()),
+            (0, Some(_)) if is_readable => ("verdict good", "No key is denied now".to_owned()),
+            (0, Some(_)) => ("verdict warn", "No key is denied among those that can be read".to_owned()),
+            (super::top::LISTED, _) => {
+                ("verdict warn", format!("{} or more keys are denied now", denied.len()))
+            }
+            (number, _) => {
+                let verb = if number == 1 { "is" } else { "are" };
+                ("verdict warn", format!("{} {verb} denied now", words::counted(number, "key")))
+            }
         };
-        Self { denied, most_used: rows(&ranked.most_used), progress, summary }
+        Self { denied, most_used: rows(&ranked.most_used), progress, summary, class }
     }
 }
 

@@ -152,7 +152,37 @@ async fn state_of_a_key_is_shown_in_words() {
     assert!(page.contains("A program or the command line has blocked it"), "{page}");
     soon("the block is listed", async || console.page("/keys?gate=shop.user", 200).await.contains("blocked"))
         .await;
-    assert!(console.page("/keys?gate=other", 200).await.contains("No key is denied now"));
+    soon("all keys of another gate are read", async || {
+        console.page("/keys?gate=other", 200).await.contains("No key is denied now")
+    })
+    .await;
+    console.stop().await;
+}
+
+/// Redis reads at most 10,000 keys per refresh.
+#[tokio::test]
+async fn no_verdict_on_denied_keys_before_all_keys_are_read_and_readable() {
+    let redis = Arc::new(Server::process(&[]).unwrap());
+    let namespace = namespace();
+    let limiter = builder(redis.url()).namespace(&namespace).build().unwrap();
+    let gate = limiter.gate(USERS, users_quota());
+    let keys: Vec<String> = (0..12_000).map(|key| key.to_string()).collect();
+    assert!(gate.check_many(keys).await.iter().all(Result::is_ok));
+    let rules = Rules::parse("shop.yaml", RULES).unwrap().bind(&limiter);
+    let console = Console::of(redis.clone(), namespace, RateLimitService::new(rules), None).await;
+
+    let first = console.page("/keys", 200).await;
+    assert!(first.contains("No key is denied among those read so far"), "{first}");
+    assert!(!first.contains("No key is denied now") && !first.contains("verdict good"), "{first}");
+    let shows = async |text: &str| console.page("/keys", 200).await.contains(text);
+    soon("all keys are read", async || shows("No key is denied now").await).await;
+    assert!(shows("verdict good").await);
+
+    let key = gate.redis_key("7").unwrap();
+    redis.cli(&["DEL", &key]).unwrap();
+    redis.cli(&["SET", &key, "of another program"]).unwrap();
+    soon("the key is found", async || shows("No key is denied among those that can be read").await).await;
+    assert!(!shows("verdict good").await);
     console.stop().await;
 }
 
@@ -237,7 +267,8 @@ async fn key_of_a_rule_in_shadow_mode_is_over_limit_and_not_denied() {
         console.page("/keys", 200).await.contains("href=\"/key?written=bob\"")
     })
     .await;
-    assert!(console.page("/keys", 200).await.contains("No key is denied now"));
+    soon("all keys are read", async || console.page("/keys", 200).await.contains("No key is denied now"))
+        .await;
     console.stop().await;
 }
 
