@@ -1,6 +1,6 @@
 --[[
   adapt: changes the adaptive limit of a key, which follows the latency of the
-  operations. See src/reference/adapt.rs, which computes the same to the bit: all
+  operations. See src/quota/reference/adapt.rs, which computes the same to the bit: all
   numbers are doubles, with the same operations in the same order.
 
   KEYS     hash: limit, with its fraction; baseline_us, the latency without a queue;

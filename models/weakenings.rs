@@ -26,7 +26,7 @@ type Replacement = (&'static str, &'static str);
 const PARTS: &[Part] = &[
     Part {
         name: "lease_slot",
-        files: &["lease/packed_key.rs", "lease/slot.rs"],
+        files: &["local/lease/packed_key.rs", "local/lease/slot.rs"],
         // Keys of one word instead of three.
         reductions: &[("const LONGEST: usize = 24;", "const LONGEST: usize = 8;")],
         models: &[
@@ -223,7 +223,7 @@ const PARTS: &[Part] = &[
     },
     Part {
         name: "denials",
-        files: &["deny_cache/denials.rs"],
+        files: &["local/deny_cache/denials.rs"],
         reductions: &[("const SLOTS: usize = 4_096;", "const SLOTS: usize = 2;")],
         models: &[
             "no_denial_is_found_after_its_key_was_forgotten",
@@ -324,7 +324,7 @@ const PARTS: &[Part] = &[
     },
     Part {
         name: "circuits",
-        files: &["background/job_slot.rs", "breaker/circuit.rs"],
+        files: &["runtime/background/job_slot.rs", "local/breaker/circuit.rs"],
         // One failure opens a circuit.
         reductions: &[("const MAX_FAILURES: u32 = 5;", "const MAX_FAILURES: u32 = 1;")],
         models: &["an_open_circuit_has_a_probe", "notifications_alternate_and_end_with_the_state"],
@@ -389,7 +389,7 @@ const PARTS: &[Part] = &[
     },
     Part {
         name: "snapshot",
-        files: &["overrides/snapshot.rs"],
+        files: &["local/overrides/snapshot.rs"],
         reductions: &[],
         models: &[
             "a_check_that_starts_after_a_reading_was_applied_uses_it",

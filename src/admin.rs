@@ -62,12 +62,12 @@ pub use self::releases::ReleaseInbox;
 pub use self::scan::{OtherKey, Page, Scan};
 pub use self::usage::Usage;
 pub use self::words::{human, units, visible};
-use crate::algorithm::{MAX_DEBT, Storage};
 use crate::error::Error;
 use crate::key::HashTag;
-use crate::keyed_hash::KeyedHash;
+use crate::key::keyed_hash::KeyedHash;
 use crate::limiter::Limiter;
-use crate::overrides::Override;
+use crate::local::overrides::Override;
+use crate::quota::algorithm::{MAX_DEBT, Storage};
 use crate::script;
 use crate::store::{Group, Item, Target, Write};
 

@@ -40,11 +40,11 @@ use self::queue::{Caller, keyed_hash};
 use self::reaper::Reaper;
 use self::reply::Reply;
 pub(crate) use self::reply::{Share, Taking};
-use crate::clock::Clock;
 use crate::connection::Deadline;
 use crate::error::Error;
-use crate::observer::Observer;
-use crate::sharded_arc;
+use crate::observe::observer::Observer;
+use crate::runtime::clock::Clock;
+use crate::runtime::sharded_arc;
 use crate::store::{Group, MAX_WORK, Store};
 
 /// The pauses before a group is sent again whose keys are on two nodes. They double from the first to the longest.
@@ -222,8 +222,8 @@ fn next_call(groups: &[Group]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::key::keyed_hash::KeyedHasher;
     use crate::key::{KeyMode, Keyspace};
-    use crate::keyed_hash::KeyedHasher;
     use crate::quota::Quota;
     use crate::store::{GateInfo, Item, Target};
 

@@ -41,9 +41,9 @@ pub(crate) use self::sentinel::Sentinels;
 use self::source::ConnectionSource;
 #[cfg(feature = "tls")]
 pub(crate) use self::tls::Tls;
-use crate::background::Background;
 use crate::error::Error;
 use crate::key::HashTag;
+use crate::runtime::background::Background;
 use crate::script::Script;
 
 pub(crate) struct Connection(Servers);

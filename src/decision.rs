@@ -1,12 +1,14 @@
 //! The decision on one check.
 
+pub(crate) mod grant;
+
 use std::fmt;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::gate_name::GateName;
-use crate::redact::RedactedKey;
+use crate::error::gate_name::GateName;
+use crate::error::redact::RedactedKey;
 
 /// The component that made a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,13 +1,15 @@
 //! The one error type. A denial is never an error: see [`Decision`](crate::Decision).
 
+pub(crate) mod gate_name;
+pub mod redact;
 mod server_message;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::gate_name::GateName;
-use crate::redact::RedactedKey;
+use crate::error::gate_name::GateName;
+use crate::error::redact::RedactedKey;
 
 /// The event that a caller waits for while the queue is full.
 pub(crate) const QUEUE_ROOM: &str = "room in the queue: more checks arrive than Redis can answer";

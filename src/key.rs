@@ -8,7 +8,10 @@
 //! In a Redis Cluster a hash tag precedes the key, such as `tidegate:2:login:token_bucket:{cr}:user:42`: see
 //! [`hash_tag`].
 
+pub(crate) mod as_key;
 mod hash_tag;
+pub(crate) mod keyed_hash;
+pub(crate) mod reservation_secret;
 
 use std::fmt::Write;
 
@@ -203,7 +206,7 @@ impl Keyspace {
         self.of_all_gates("overrides")
     }
 
-    /// Returns the key of the fleet's [figures](crate::figures) of the bucket that begins at this second of the server's clock.
+    /// Returns the key of the fleet's [figures](crate::observe::figures) of the bucket that begins at this second of the server's clock.
     pub(crate) fn figures(&self, start_s: u64) -> String {
         self.of_all_gates(&format!("{FIGURES}{start_s}"))
     }

@@ -56,131 +56,88 @@
 //!
 //! # Layout
 //!
-//! Modules import only from their own line and the lines below:
+//! A room is a file or folder directly below `src`. Rooms import only from their own line and the lines below; the files of
+//! a room may know each other:
 //!
 //! ```text
-//! guide                                  the pages of docs/guide
-//!         |
-//! builder, admin                         opening a limiter; for operators
-//!         |
-//! reserve, limiter, control, gate, check, acquire, take_up_to, reservation    the objects of a service
-//!         |
-//! pipeline                               the path of a check, in call order
-//!         |
-//! request                                a check on that path
-//!         |
-//! lease                                  units that this process has taken in advance
-//!         |
-//! permits                                units of in-flight limits that this process holds
-//!         |
-//! adaptive                               in-flight limits that follow the latency
-//!         |
-//! deny_cache                             repeated denials without a call to Redis
-//!         |
-//! fallback                               decisions while Redis is unavailable
-//!         |
-//! overrides, settle_queue                overrides by operators for the whole fleet; settles of reservations
-//!         |
-//! breaker                                whether checks are sent to Redis at all
-//!         |
-//! batch                                  many callers, one call
-//!         |
-//! store (redis | memory | stub)          where state lives
-//!         |
-//! connection                             transport
-//!         |
-//! warning_sink                           the destination of warnings
-//!         |
-//! metrics, most_denied, trace            observability
-//!         |
-//! reference, algorithm, script, quota, ban, decision, grant, health, key, as_key, error, redact, keyed_hash, gate_name, sharded_arc, generations, clock, observer, warning, figures, background, settlement, reservation_secret, sync
+//! guide                     the pages of docs/guide
+//!     |
+//! admin, reserve            for operators; reservations that other processes settle
+//!     |
+//! limiter                   the objects of a service: limiter, gates, checks, reservations, settings
+//!     |
+//! pipeline                  the path of a check, in call order
+//!     |
+//! permits                   units of in-flight limits that this process holds, and limits that follow the latency
+//!     |
+//! local                     what a process decides without Redis: leases, cached denials, fallback, overrides
+//!     |
+//! batch                     many callers, one call
+//!     |
+//! store                     where state lives: Redis, memory, stub
+//!     |
+//! connection                transport
+//!     |
+//! key, observe              keys in Redis; events, metrics, traces, health, figures
+//!     |
+//! quota, decision           algorithms with their numbers and reference; what was decided
+//!     |
+//! script, error, runtime    the Lua scripts; errors; time, locks, background work
 //! ```
 //!
-//! Each algorithm is one file in `src/algorithm` and one file of the same name in `lua`; tests compare the two.
+//! Each algorithm is one file in `src/quota/algorithm` and one file of the same name in `lua`; tests compare the two.
 
-mod acquire;
-mod adaptive;
 #[cfg(feature = "admin")]
 pub mod admin;
-pub mod algorithm;
-mod as_key;
-mod background;
-mod ban;
 mod batch;
-mod breaker;
-mod builder;
-mod check;
-mod clock;
 mod connection;
-mod control;
 mod decision;
-mod defined_gates;
-mod deny_cache;
 mod error;
-mod fallback;
-mod figures;
-mod gate;
-mod gate_name;
-mod generations;
-mod grant;
 pub mod guide;
-mod health;
 mod key;
-mod keyed_hash;
-mod lease;
 mod limiter;
-#[cfg(feature = "metrics")]
-pub mod metrics;
-mod most_denied;
-mod observer;
-mod overrides;
+mod local;
+mod observe;
 mod permits;
 mod pipeline;
 pub mod quota;
-pub mod redact;
-pub mod reference;
-mod request;
-mod reservation;
-mod reservation_secret;
 mod reserve;
+mod runtime;
 pub mod script;
-mod settle_queue;
-mod settlement;
-mod sharded_arc;
 mod store;
-mod sync;
-mod take_up_to;
-mod trace;
-mod warning;
-mod warning_sink;
 
 // The public API contains its `Pool`, so callers need the same version.
 pub use deadpool_redis;
 
-pub use self::acquire::{Acquire, Acquired};
-pub use self::adaptive::Adaptive;
-pub use self::as_key::{AsKey, KeyBytes};
-pub use self::ban::Ban;
-pub use self::builder::Builder;
-pub use self::check::Check;
-pub use self::clock::{ManualClock, Stopwatch};
-pub use self::control::Control;
+pub use self::decision::grant::Grant;
 pub use self::decision::{AllDecision, Decision, Source};
 pub use self::error::Error;
-pub use self::fallback::OnFailure;
-pub use self::gate::Gate;
-pub use self::grant::Grant;
-pub use self::health::Health;
+pub use self::error::redact;
 pub use self::key::KeyMode;
-pub use self::lease::{Lease, LeaseStats};
+pub use self::key::as_key::{AsKey, KeyBytes};
 pub use self::limiter::Limiter;
-pub use self::most_denied::{DeniedKey, MostDenied};
-pub use self::observer::Observer;
-pub use self::overrides::{Override, Switch};
+pub use self::limiter::acquire::{Acquire, Acquired};
+pub use self::limiter::builder::Builder;
+pub use self::limiter::check::Check;
+pub use self::limiter::control::Control;
+pub use self::limiter::gate::Gate;
+pub use self::limiter::reservation::Reservation;
+pub use self::local::fallback::OnFailure;
+pub use self::local::lease::{Lease, LeaseStats};
+pub use self::local::overrides::{Override, Switch};
+pub use self::observe::health::Health;
+#[cfg(feature = "metrics")]
+pub use self::observe::metrics;
+pub use self::observe::most_denied::{DeniedKey, MostDenied};
+pub use self::observe::observer::Observer;
+pub use self::observe::warning::{RepeatedWarning, Warning};
+pub use self::permits::adaptive::Adaptive;
 pub use self::permits::{OnLapse, Permit, Permits};
+pub use self::quota::ban::Ban;
+pub use self::quota::settlement::Settlement;
 pub use self::quota::{Quota, Rate};
-pub use self::reservation::Reservation;
+#[doc(inline)]
+pub use self::quota::{algorithm, reference};
 pub use self::reserve::{Reserve, Reserved, Token};
-pub use self::settlement::Settlement;
+pub use self::runtime::clock::{ManualClock, Stopwatch};
 pub use self::store::Stub;
-pub use self::warning::{RepeatedWarning, Warning};

@@ -1,21 +1,29 @@
 //! The limiter: one store, and the settings that its gates share.
 
+pub(crate) mod acquire;
+pub(crate) mod builder;
+pub(crate) mod check;
+pub(crate) mod control;
+pub(crate) mod gate;
+pub(crate) mod reservation;
+pub(crate) mod take_up_to;
+
 use std::borrow::Borrow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::check::Check;
-use crate::clock::Stopwatch;
-use crate::control::Control;
 use crate::decision::{AllDecision, Decision};
 use crate::error::Error;
-use crate::gate::Gate;
-use crate::health::Health;
-use crate::observer::Observer;
+use crate::limiter::check::Check;
+use crate::limiter::control::Control;
+use crate::limiter::gate::Gate;
+use crate::observe::health::Health;
+use crate::observe::observer::Observer;
+use crate::observe::warning::RepeatedWarning;
+use crate::pipeline::request::Request;
 use crate::pipeline::{Pipeline, READY};
 use crate::quota::Quota;
-use crate::request::Request;
-use crate::warning::RepeatedWarning;
+use crate::runtime::clock::Stopwatch;
 
 /// Rate limits over one store. Cheap to clone; clones share everything.
 ///

@@ -18,6 +18,7 @@
 //! [`key_state`], [`flight`] and [`giving_up`] decide, without I/O. A [`driver`] per key sends its messages, one
 //! at a time; the [`heartbeat`] renews the leases, and prompts the keys that have to report.
 
+pub(crate) mod adaptive;
 mod driver;
 mod flight;
 mod giving_up;

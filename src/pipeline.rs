@@ -20,6 +20,7 @@ mod admin;
 mod all;
 mod charge;
 mod charge_used;
+mod defined_gates;
 mod failure;
 mod leasing;
 mod lifecycle;
@@ -27,6 +28,7 @@ mod overrides;
 mod parts;
 mod reply;
 mod report;
+pub(crate) mod request;
 mod reserve;
 mod send;
 mod settle;
@@ -48,12 +50,12 @@ pub(crate) use self::reserve::hold_of_item;
 use self::send::without_waiting;
 pub(crate) use self::unheld::UnheldCharge;
 use crate::decision::{AllDecision, Decision};
-use crate::deny_cache::SlotSnapshot;
 use crate::error::Error;
-use crate::reference::holds::NewHold;
-use crate::request::{GateSpec, Request};
+use crate::local::deny_cache::SlotSnapshot;
+use crate::observe::trace::Span;
+use crate::pipeline::request::{GateSpec, Request};
+use crate::quota::reference::holds::NewHold;
 use crate::store::{Group, Item};
-use crate::trace::Span;
 
 /// # One check
 impl Pipeline {

@@ -14,6 +14,8 @@
 //! assert!(Quota::try_token_bucket(0, Rate::per_second(1)).is_err());
 //! ```
 
+pub mod algorithm;
+pub(crate) mod ban;
 #[cfg(feature = "calendar")]
 mod calendar;
 #[cfg(not(feature = "calendar"))]
@@ -22,8 +24,10 @@ mod calendar;
 mod invalid;
 mod modifiers;
 mod rate;
+pub mod reference;
 #[cfg(feature = "serde")]
 mod serde;
+pub(crate) mod settlement;
 mod window;
 
 use std::fmt;
@@ -38,9 +42,11 @@ pub use self::rate::Rate;
 pub(crate) use self::rate::{LONGEST_US, MAX_UNITS, Micros, whole_micros};
 pub use self::window::Window;
 pub(crate) use self::window::{check_limit, limit_and_window};
-use crate::algorithm::{Definition, Parameters};
-use crate::algorithm::{FixedWindow, InFlight, Kind, LeakyBucket, SlidingCounter, SlidingLog, TokenBucket};
 use crate::error::Error;
+use crate::quota::algorithm::{Definition, Parameters};
+use crate::quota::algorithm::{
+    FixedWindow, InFlight, Kind, LeakyBucket, SlidingCounter, SlidingLog, TokenBucket,
+};
 
 /// A larger number of instances is clamped to this.
 pub(crate) const MAX_INSTANCES: u64 = 65_535;
@@ -254,7 +260,7 @@ impl Quota {
         Ok(Self { kind: Kind::FixedWindow(fixed) })
     }
 
-    /// Makes a quota of an algorithm with [`Parameters::Rate`](crate::algorithm::Parameters), such as one
+    /// Makes a quota of an algorithm with [`Parameters::Rate`](crate::quota::algorithm::Parameters), such as one
     /// that a configuration file names.
     ///
     /// # Errors
@@ -265,7 +271,7 @@ impl Quota {
         Self::of_parameters(algorithm, Parameters::Rate, [capacity, rate.units(), period_us, 0])
     }
 
-    /// Makes a quota of an algorithm with [`Parameters::Window`](crate::algorithm::Parameters), such as one
+    /// Makes a quota of an algorithm with [`Parameters::Window`](crate::quota::algorithm::Parameters), such as one
     /// that a configuration file names.
     ///
     /// # Errors
@@ -277,7 +283,7 @@ impl Quota {
         Self::of_parameters(algorithm, Parameters::Window, [limit, window_us, 0, 0])
     }
 
-    /// Makes a quota of an algorithm with [`Parameters::Count`](crate::algorithm::Parameters), such as one
+    /// Makes a quota of an algorithm with [`Parameters::Count`](crate::quota::algorithm::Parameters), such as one
     /// that a configuration file names.
     ///
     /// # Errors
@@ -380,7 +386,7 @@ impl Quota {
         Self { kind: self.kind.share(instances.clamp(1, MAX_INSTANCES)) }
     }
 
-    /// Returns the algorithm with its numbers, for the [reference](crate::reference).
+    /// Returns the algorithm with its numbers, for the [reference](crate::quota::reference).
     #[must_use]
     pub const fn kind(&self) -> &Kind {
         &self.kind

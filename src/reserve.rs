@@ -18,11 +18,11 @@ use std::time::Duration;
 use self::content::check_ttl_ms;
 pub use self::reserved::Reserved;
 pub use self::token::Token;
-use crate::check::Check;
 use crate::error::Error;
 use crate::limiter::Limiter;
-use crate::request::Request;
-use crate::settlement::Settlement;
+use crate::limiter::check::Check;
+use crate::pipeline::request::Request;
+use crate::quota::settlement::Settlement;
 
 /// # Reservations that any process can settle
 impl Limiter {

@@ -1,5 +1,5 @@
 //! The Lua scripts, composed from the files in `lua/` at compile time. The headers of these files document
-//! KEYS, ARGV, replies and writes. [`all_scripts`](crate::algorithm::all_scripts) lists the scripts.
+//! KEYS, ARGV, replies and writes. [`all_scripts`](crate::quota::algorithm::all_scripts) lists the scripts.
 
 use std::sync::OnceLock;
 

@@ -2,6 +2,7 @@
 
 mod command;
 mod companion;
+pub(crate) mod generations;
 mod memory;
 mod redis;
 mod stub;
@@ -22,16 +23,16 @@ pub use self::stub::Stub;
 pub(crate) use self::take::{Group, Item, MAX_WORK, Outcome};
 pub(crate) use self::target::{GateInfo, Target};
 pub(crate) use self::target_cache::TargetCache;
-use crate::algorithm::EXACT;
-use crate::clock::{Clock, Stopwatch};
 use crate::connection::{Connection, Deadline};
 use crate::error::Error;
-use crate::health::Server;
 use crate::key::HashTag;
-use crate::reference::Before;
-use crate::reference::adapt::{Adaptation, Bounds, Report};
-use crate::reference::holds::NewHold;
-use crate::settlement::Settlement;
+use crate::observe::health::Server;
+use crate::quota::algorithm::EXACT;
+use crate::quota::reference::Before;
+use crate::quota::reference::adapt::{Adaptation, Bounds, Report};
+use crate::quota::reference::holds::NewHold;
+use crate::quota::settlement::Settlement;
+use crate::runtime::clock::{Clock, Stopwatch};
 
 #[derive(Debug)]
 pub(crate) enum Store {
@@ -79,7 +80,7 @@ impl Store {
     /// Settles one hold per item, all of the reservation `hold`. Returns one result per item: each fails alone,
     /// and can then be settled again. A repeated call changes nothing.
     ///
-    /// The items have the same hash tag. `actual` is at most [`MAX_DEBT`](crate::algorithm::MAX_DEBT).
+    /// The items have the same hash tag. `actual` is at most [`MAX_DEBT`](crate::quota::algorithm::MAX_DEBT).
     pub(crate) async fn settle(
         &self,
         hold: &NewHold,

@@ -1,4 +1,4 @@
-//! The scripts and the reference in `src/algorithm` return the same decisions, store the same state, and set
+//! The scripts and the reference in `src/quota/algorithm` return the same decisions, store the same state, and set
 //! the same expiries. Random sequences of calls with an injected clock compare the two.
 
 use proptest::strategy::Strategy;

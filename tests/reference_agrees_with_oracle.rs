@@ -1,4 +1,4 @@
-//! The reference in `src/algorithm` returns to each caller exactly the answer of the definitions, over random
+//! The reference in `src/quota/algorithm` returns to each caller exactly the answer of the definitions, over random
 //! sequences.
 
 use proptest::strategy::Strategy;

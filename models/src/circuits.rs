@@ -5,7 +5,7 @@ use loom::thread;
 use super::circuit::Circuits;
 use super::job_slot::JobSlot;
 use crate::check::{Model, Preemptions};
-use crate::sync::{Arc, Mutex};
+use crate::runtime::sync::{Arc, Mutex};
 
 const BOUNDED: Preemptions = Preemptions { quick: Some(3), full: Some(4) };
 
@@ -25,7 +25,7 @@ impl Breaker {
         })
     }
 
-    /// As `Breaker::count_failure` does in `src/breaker.rs`.
+    /// As `Breaker::count_failure` does in `src/local/breaker.rs`.
     fn count_failure(&self, tag: usize) {
         let circuit = &self.circuits[tag];
         if circuit.count_failure() {
@@ -34,7 +34,7 @@ impl Breaker {
         }
     }
 
-    /// As `JobSlot::ensure_running` does in `src/background.rs`, without a task.
+    /// As `JobSlot::ensure_running` does in `src/runtime/background.rs`, without a task.
     fn ensure_probing(&self, tag: usize) {
         let circuit = &self.circuits[tag];
         let mut claimed = self.probing[tag].claim();

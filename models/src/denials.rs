@@ -4,8 +4,8 @@ use loom::thread;
 
 use super::denials::{Denials, SlotSnapshot};
 use crate::check::{Model, Preemptions};
+use crate::runtime::sync::Arc;
 use crate::store::{KeyedHash, Target};
-use crate::sync::Arc;
 
 const ALL: Preemptions = Preemptions { quick: None, full: None };
 const BOUNDED: Preemptions = Preemptions { quick: Some(3), full: Some(4) };

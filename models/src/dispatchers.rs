@@ -8,7 +8,7 @@ use loom::thread;
 use super::dispatchers::{DispatcherId, Dispatchers, Limits};
 use super::lateness::Lateness;
 use crate::check::{Model, Preemptions};
-use crate::sync::{Arc, Mutex, lock};
+use crate::runtime::sync::{Arc, Mutex, lock};
 
 const BOUNDED: Preemptions = Preemptions { quick: Some(2), full: Some(3) };
 const ONE: Limits = Limits { shards: 1, direct_sends: 0, dispatchers: 1, second_call: 0, capacity: 8 };

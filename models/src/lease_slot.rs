@@ -5,7 +5,7 @@ use loom::thread;
 use super::packed_key::PackedKey;
 use super::slot::{Slot, Spend, Spent, Term};
 use crate::check::{Model, Preemptions};
-use crate::sync::Arc;
+use crate::runtime::sync::Arc;
 
 const BOUNDED: Preemptions = Preemptions { quick: Some(3), full: Some(5) };
 

@@ -1,14 +1,16 @@
 //! Models of tidegate's lock-free code, explored with [loom](https://docs.rs/loom): see `CONTRIBUTING.md`.
 //!
-//! This crate compiles the production files unchanged, with [`sync`] and [`store`] in place of their
-//! `crate::sync` and `crate::store`. `build.rs` does so once per variant: without a bug, and with each bug of
+//! This crate compiles the production files unchanged, with [`runtime::sync`] and [`store`] in place of their
+//! `crate::runtime::sync` and `crate::store`. `build.rs` does so once per variant: without a bug, and with each bug of
 //! `weakenings.rs`.
 
 #![cfg(test)]
 
 mod check;
+mod runtime {
+    pub(crate) mod sync;
+}
 mod store;
-mod sync;
 
 include!(concat!(env!("OUT_DIR"), "/variants.rs"));
 

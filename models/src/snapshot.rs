@@ -5,8 +5,8 @@ use loom::thread;
 
 use super::snapshot::Snapshot;
 use crate::check::{Model, Preemptions};
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Arc, Mutex, lock};
+use crate::runtime::sync::atomic::{AtomicU64, Ordering};
+use crate::runtime::sync::{Arc, Mutex, lock};
 
 const ALL: Preemptions = Preemptions { quick: None, full: None };
 
@@ -27,7 +27,7 @@ impl Overrides {
         self.applied.store(number, Ordering::Release);
     }
 
-    /// Does the same as `OverridesInner::read` in `src/overrides.rs`.
+    /// Does the same as `OverridesInner::read` in `src/local/overrides.rs`.
     fn read(&self) {
         let _reading = lock(&self.reading);
         let number = self.store.load(Ordering::Acquire);

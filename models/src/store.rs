@@ -1,6 +1,6 @@
 //! Stands for `src/store.rs`: a cache of one target.
 
-use crate::sync::{Mutex, lock};
+use crate::runtime::sync::{Mutex, lock};
 
 pub(crate) struct KeyedHash(pub(crate) u64);
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use redis::Value;
 
 use super::access::unexpected_reply;
-use crate::algorithm::exact_number;
 use crate::error::Error;
+use crate::quota::algorithm::exact_number;
 
 /// The denials of one key that are counted for a [ban](crate::Gate::ban).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

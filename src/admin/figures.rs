@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::figures::Histogram;
-use crate::figures::format::{self, ERRORS, LATENCY, OTHER};
 use crate::key::Keyspace;
+use crate::observe::figures::Histogram;
+use crate::observe::figures::format::{self, ERRORS, LATENCY, OTHER};
 
 /// What the instances of a namespace did, by time: see [`Inspector::figures`](super::Inspector::figures).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -10,8 +10,8 @@ use super::Inspector;
 use super::access::unexpected_reply;
 use super::figures::{FigureBucket, FleetFigures, Instance};
 use crate::error::Error;
-use crate::figures::{BUCKET, KEPT, MAX_GATES, MAX_INSTANCES, RECORDS_BUCKET};
 use crate::key::HashTag;
+use crate::observe::figures::{BUCKET, KEPT, MAX_GATES, MAX_INSTANCES, RECORDS_BUCKET};
 use crate::script;
 
 /// The maximum hashes per call, so that Redis is not blocked for long: 8 hashes of 256 gates took it 4 ms.

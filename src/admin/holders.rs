@@ -5,8 +5,8 @@ use std::time::Duration;
 use redis::Value;
 
 use super::access::unexpected_reply;
-use crate::algorithm::exact_number;
 use crate::error::Error;
+use crate::quota::algorithm::exact_number;
 
 /// The maximum holders that are returned: each is a lookup in Redis.
 pub(super) const MAX_HOLDERS: usize = 1_000;

@@ -5,9 +5,9 @@ use std::time::Duration;
 use redis::Value;
 
 use super::access::unexpected_reply;
-use crate::algorithm::exact_number;
 use crate::error::Error;
-use crate::reference::holds::AtEnd;
+use crate::quota::algorithm::exact_number;
+use crate::quota::reference::holds::AtEnd;
 
 /// The maximum holds of one key that are read.
 pub(super) const MAX_HOLDS: usize = 100;

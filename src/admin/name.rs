@@ -3,11 +3,11 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::algorithm::{ALGORITHMS, Definition, Parameters};
 use crate::error::Error;
 use crate::key::{
     ADAPTIVE, DENIALS, FIGURES, HOLDS, HashTag, INSTANCE_RECORDS, Keyspace, LAYOUT, RELEASES, SHARED_LAYOUT,
 };
+use crate::quota::algorithm::{ALGORITHMS, Definition, Parameters};
 use crate::quota::{Quota, Rate, Window};
 
 /// The parsed Redis key of a state.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::health::Server;
+use crate::observe::health::Server;
 
 /// The load of one server, by INFO.
 #[derive(Clone, Debug, PartialEq, Eq)]

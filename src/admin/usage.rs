@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::access::StoredRow;
 use super::name::Shape;
-use crate::algorithm::{RawState, State, Storage, exact_number};
 use crate::error::Error;
 use crate::quota::Quota;
-use crate::reference::Before;
+use crate::quota::algorithm::{RawState, State, Storage, exact_number};
+use crate::quota::reference::Before;
 
 /// The usage of a key at the server's current time.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,7 +75,7 @@ fn parse(quota: &Quota, text: &str) -> Option<(State, Option<Quota>, u64)> {
 mod tests {
     use super::*;
     use crate::admin::Name;
-    use crate::algorithm::EXACT;
+    use crate::quota::algorithm::EXACT;
 
     const NOW: u64 = 1_767_225_600_000_000;
 

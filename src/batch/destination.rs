@@ -9,7 +9,7 @@ use super::dispatchers::{Dispatchers, Limits};
 use super::in_flight::InFlight;
 use super::queue::ShardQueue;
 use crate::key::HASH_TAGS;
-use crate::sharded_arc;
+use crate::runtime::sharded_arc;
 use crate::store::Group;
 
 /// Redis runs one call after the other. A second call in flight is there when Redis has finished the

@@ -1,8 +1,8 @@
 //! Counts the dispatchers of one destination, so that enqueued checks always have one.
 
 use super::lateness::Lateness;
-use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use crate::runtime::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::runtime::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How many checks, callers and dispatchers one destination has at a time.
 #[derive(Clone, Copy, Debug)]

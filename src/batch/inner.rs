@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::destination::{Destination, Together};
 use super::reaper::Reaper;
-use crate::clock::Clock;
 use crate::connection::Deadline;
 use crate::error::Error;
-use crate::observer::Observer;
+use crate::observe::observer::Observer;
+use crate::runtime::clock::Clock;
 use crate::store::{Group, Outcome, Store};
 
 pub(super) struct BatchInner {

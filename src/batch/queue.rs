@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::reply::{Reply, Share};
 use crate::connection::Deadline;
 use crate::error::Error;
-use crate::keyed_hash::{IdentityHasher, KeyedHash};
+use crate::key::keyed_hash::{IdentityHasher, KeyedHash};
 use crate::store::{Companion, Group, Item, MAX_WORK, Outcome};
 
 /// A caller that waits.
@@ -221,11 +221,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::gate_name::GateName;
+    use crate::error::gate_name::GateName;
+    use crate::key::keyed_hash::KeyedHasher;
     use crate::key::{KeyMode, Keyspace};
-    use crate::keyed_hash::KeyedHasher;
+    use crate::quota::reference::holds::NewHold;
     use crate::quota::{Quota, Rate};
-    use crate::reference::holds::NewHold;
     use crate::store::{GateInfo, Item, Target};
 
     const MINUTE: std::time::Duration = std::time::Duration::from_secs(60);

@@ -2,7 +2,7 @@
 
 use redis::{ConnectionAddr, ConnectionInfo};
 
-use crate::redact::RedactedUrl;
+use crate::error::redact::RedactedUrl;
 
 /// The number of addresses that a text names.
 const MAX_NAMED: usize = 3;

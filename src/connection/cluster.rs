@@ -38,9 +38,9 @@ use super::deadline::{Deadline, NODE};
 use super::login::Login;
 use super::node::{Exchanged, Live, Request};
 use super::retry::{REDIRECT_PAUSES, RetryBudget};
-use crate::background::Background;
 use crate::error::Error;
 use crate::key::{HASH_TAGS, HashTag};
+use crate::runtime::background::Background;
 
 mod map;
 mod redirect;

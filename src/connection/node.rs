@@ -11,8 +11,8 @@ use super::link::Link;
 use super::reply;
 use super::slot::{Attempt, ConnectionSlot};
 use super::source::ConnectionSource;
-use crate::background::Background;
 use crate::error::Error;
+use crate::runtime::background::Background;
 
 pub(super) struct Node {
     source: ConnectionSource,

@@ -12,8 +12,8 @@ use super::connect::CONNECT_TIMEOUT;
 use super::deadline::{CONNECTION, Deadline};
 use super::link::Link;
 use super::source::ConnectionSource;
-use crate::background::Background;
 use crate::error::Error;
+use crate::runtime::background::Background;
 
 /// An attempt ends after [`CONNECT_TIMEOUT`], unless its runtime does not run it because its workers are
 /// blocked. From then on it is ignored.

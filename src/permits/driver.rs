@@ -13,7 +13,7 @@ use super::key_state::{KeyState, Step};
 use super::registry::KeyEntry;
 use crate::batch::Share;
 use crate::error::Error;
-use crate::sync::lock;
+use crate::runtime::sync::lock;
 
 /// A message in flight: the number of its lease, and the result.
 type Call = BoxFuture<'static, (Option<u64>, Result<Share, Error>)>;

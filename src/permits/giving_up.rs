@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::key_state::{Busy, Circumstances, KeyState};
 use super::terms::{Answer, Waiter};
 use crate::error::Error;
-use crate::fallback::OnFailure;
+use crate::local::fallback::OnFailure;
 
 /// The event that a caller waits for until it times out.
 const WAITED_FOR: &str = "Redis to decide an acquire";

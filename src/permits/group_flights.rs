@@ -22,9 +22,9 @@ use crate::batch::Share;
 use crate::connection::Deadline;
 use crate::error::{Error, QUEUE_ROOM};
 use crate::key::HashTag;
-use crate::keyed_hash::IdentityHasher;
+use crate::key::keyed_hash::IdentityHasher;
+use crate::runtime::sync::{Mutex, lock};
 use crate::store::{GateInfo, Group, Item, MAX_WORK, Target};
-use crate::sync::{Mutex, lock};
 
 /// The maximum number of groups that wait for keys.
 const MAX_WAITING: usize = 65_536;
@@ -354,9 +354,9 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::fallback::OnFailure;
+    use crate::key::keyed_hash::KeyedHasher;
     use crate::key::{KeyMode, Keyspace};
-    use crate::keyed_hash::KeyedHasher;
+    use crate::local::fallback::OnFailure;
     use crate::permits::OnLapse;
     use crate::quota::Quota;
 

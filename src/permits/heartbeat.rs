@@ -11,11 +11,11 @@ use futures_util::future::{join_all, select};
 use super::holder::Holder;
 use super::inner::PermitsInner;
 use super::reports::Reports;
-use crate::background::Job;
 use crate::connection::Deadline;
 use crate::error::Error;
+use crate::runtime::background::Job;
+use crate::runtime::sync::lock;
 use crate::store::LeaseCall;
-use crate::sync::lock;
 
 /// A lease is ended after this many times its time to live without a key in use.
 const IDLE_TTLS: u64 = 2;

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use tokio::sync::Notify;
 
 use crate::key::HashTag;
+use crate::runtime::sync::{Mutex, lock};
 use crate::store::LeaseReply;
-use crate::sync::{Mutex, lock};
 
 /// The maximum length of the host's name in the name of a lease.
 const MAX_HOST: usize = 40;

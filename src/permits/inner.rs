@@ -12,19 +12,19 @@ use tokio::time::{Instant, timeout_at};
 use super::holder::{Holder, Lease, new_name};
 use super::key_state::{Circumstances, Plan};
 use super::registry::{KeyEntry, Registry};
-use crate::background::{Background, JobSlot};
 use crate::batch::{Batch, Share};
-use crate::breaker::Breaker;
-use crate::clock::Clock;
 use crate::connection::Deadline;
 use crate::error::Error;
-use crate::fallback::Fallback;
 use crate::key::{HASH_TAGS, HashTag, Keyspace};
-use crate::observer::Observer;
+use crate::local::breaker::Breaker;
+use crate::local::fallback::Fallback;
+use crate::observe::observer::Observer;
+use crate::observe::warning::RepeatedWarning;
+use crate::observe::warning_sink::WarningSink;
+use crate::runtime::background::{Background, JobSlot};
+use crate::runtime::clock::Clock;
+use crate::runtime::sync::lock;
 use crate::store::{Companion, Group, Item, LeaseCall, LeaseReply, Message, Store, Target};
-use crate::sync::lock;
-use crate::warning::RepeatedWarning;
-use crate::warning_sink::WarningSink;
 
 /// The keys of one call that reports units.
 pub(super) const KEYS_PER_CALL: usize = 64;

@@ -11,10 +11,10 @@ use super::driver;
 use super::inner::PermitsInner;
 use super::registry::KeyEntry;
 use super::terms::Grant;
-use crate::adaptive::Operation;
 use crate::error::Error;
+use crate::permits::adaptive::Operation;
+use crate::runtime::sync::lock;
 use crate::store::GateInfo;
-use crate::sync::lock;
 
 /// The right to some units of an [in-flight limit](crate::Quota::in_flight), until it is released. Returned by
 /// [`Gate::acquire`](crate::Gate::acquire). Can be sent to other tasks and threads.

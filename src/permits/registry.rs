@@ -8,9 +8,9 @@ use tokio::sync::Notify;
 
 use super::holder::Holder;
 use super::key_state::{Circumstances, KeyState};
-use crate::keyed_hash::IdentityHasher;
+use crate::key::keyed_hash::IdentityHasher;
+use crate::runtime::sync::{Mutex, lock};
 use crate::store::Target;
-use crate::sync::{Mutex, lock};
 
 /// The maximum number of keys. A key is there while a permit is held, a caller waits, or the store may count
 /// other units than this process holds.

@@ -10,7 +10,7 @@ use super::inner::{KEYS_PER_CALL, PermitsInner};
 use super::key_state::{Plan, Step};
 use super::registry::KeyEntry;
 use crate::connection::Deadline;
-use crate::sync::lock;
+use crate::runtime::sync::lock;
 
 /// The store keeps an unused key for an hour, so each key is reported at least twice as often.
 const TOUCH_AFTER_US: u64 = 1_800_000_000;

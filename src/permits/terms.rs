@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use crate::adaptive::AdaptiveKey;
-use crate::algorithm::{InFlight, Kind};
 use crate::batch::Share;
 use crate::error::Error;
-use crate::fallback::OnFailure;
+use crate::local::fallback::OnFailure;
+use crate::permits::adaptive::AdaptiveKey;
+use crate::quota::algorithm::{InFlight, Kind};
 use crate::store::GateInfo;
 
 /// What happens to the permits of a process whose lease lapsed, because the process or Redis was stopped for

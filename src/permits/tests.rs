@@ -15,11 +15,11 @@ use super::key_state::{Circumstances, KeyState, Plan, Step};
 use super::terms::{Answer, Grant, OnLapse, Terms, TimeLimits, Waiter};
 use crate::batch::Share;
 use crate::error::Error;
-use crate::fallback::OnFailure;
+use crate::key::keyed_hash::KeyedHasher;
 use crate::key::{KeyMode, Keyspace};
-use crate::keyed_hash::KeyedHasher;
+use crate::local::fallback::OnFailure;
 use crate::quota::Quota;
-use crate::reference::Before;
+use crate::quota::reference::Before;
 use crate::store::{GateInfo, Outcome};
 
 const MS: u64 = 1_000;

@@ -18,8 +18,8 @@ use super::registry::KeyEntry;
 use super::terms::{Grant, Terms};
 use crate::connection::Deadline;
 use crate::error::{Error, QUEUE_ROOM};
+use crate::runtime::sync::lock;
 use crate::store::{Companion, Message, Target};
-use crate::sync::lock;
 
 /// The maximum number of groups that wait for a key.
 const MAX_TURNS: usize = 65_536;

@@ -11,12 +11,12 @@ use super::overrides::Resolved;
 use super::parts::Pipeline;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
-use crate::fallback::OnFailure;
-use crate::overrides::Switch;
+use crate::local::fallback::OnFailure;
+use crate::local::overrides::Switch;
+use crate::observe::trace::Span;
 use crate::permits::{AdaptiveTerms, Answer, HeldUnits, Permit, Terms, TimeLimits};
-use crate::request::{GateSpec, Request, check_cost};
+use crate::pipeline::request::{GateSpec, Request, check_cost};
 use crate::store::Target;
-use crate::trace::Span;
 
 /// How often a caller that waits looks for changed overrides: as often as they are read.
 const OVERRIDES_READ: Duration = Duration::from_millis(500);

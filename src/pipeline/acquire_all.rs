@@ -15,11 +15,11 @@ use super::parts::Pipeline;
 use crate::connection::Deadline;
 use crate::decision::{AllDecision, Decision, Source};
 use crate::error::Error;
-use crate::fallback::OnFailure;
+use crate::local::fallback::OnFailure;
+use crate::observe::trace::Span;
 use crate::permits::{GroupAcquire, GroupAnswer, HeldUnits, Permit, Permits, Polls, Terms};
-use crate::request::Request;
+use crate::pipeline::request::Request;
 use crate::store::{Group, Target};
-use crate::trace::Span;
 
 /// The decisions of a group, and the units that it holds, by check.
 struct GroupTaken {

@@ -3,7 +3,7 @@
 use super::parts::Pipeline;
 use crate::error::Error;
 use crate::key::Keyspace;
-use crate::overrides::{Override, Overrides};
+use crate::local::overrides::{Override, Overrides};
 #[cfg(feature = "admin")]
 use crate::store::Store;
 

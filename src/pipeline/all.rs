@@ -2,9 +2,9 @@
 
 use crate::decision::{AllDecision, Decision};
 use crate::error::Error;
+use crate::error::redact::RedactedKey;
+use crate::pipeline::request::{Request, check_cost, check_is_charged};
 use crate::quota::{MAX_UNITS, Quota};
-use crate::redact::RedactedKey;
-use crate::request::{Request, check_cost, check_is_charged};
 use crate::store::Item;
 
 /// A group is one call, regardless of its number of keys.

@@ -3,8 +3,8 @@
 use super::parts::Pipeline;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
-use crate::fallback::ReconcileStamp;
-use crate::request::Request;
+use crate::local::fallback::ReconcileStamp;
+use crate::pipeline::request::Request;
 use crate::store::Write;
 
 impl Pipeline {

@@ -5,13 +5,13 @@ use futures_util::future::{join, join_all};
 use super::overrides::Resolved;
 use super::parts::Pipeline;
 use super::reply::decision;
-use crate::algorithm::MAX_DEBT;
 use crate::connection::Deadline;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
-use crate::request::{Request, check_is_charged};
+use crate::observe::trace::Span;
+use crate::pipeline::request::{Request, check_is_charged};
+use crate::quota::algorithm::MAX_DEBT;
 use crate::store::{Store, Target, UsedCharge};
-use crate::trace::Span;
 
 /// More units than any state holds.
 const MAX_USED: u64 = 1 << 52;

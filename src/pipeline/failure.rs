@@ -5,8 +5,8 @@ use super::parts::Pipeline;
 use super::reply::decision;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
-use crate::fallback::{LocalOutcome, OnFailure, ReconcileStamp};
-use crate::request::Request;
+use crate::local::fallback::{LocalOutcome, OnFailure, ReconcileStamp};
+use crate::pipeline::request::Request;
 use crate::store::Item;
 
 impl Pipeline {

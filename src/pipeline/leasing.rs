@@ -8,10 +8,10 @@ use super::parts::Pipeline;
 use crate::connection::Deadline;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
-use crate::lease::{Lease, Leases, Upstream};
-use crate::request::{GateSpec, Request};
+use crate::local::lease::{Lease, Leases, Upstream};
+use crate::observe::trace::Span;
+use crate::pipeline::request::{GateSpec, Request};
 use crate::store::{GateInfo, Group, Outcome, Target, Write};
-use crate::trace::Span;
 
 impl Pipeline {
     /// Returns `None` if these settings lease nothing.

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 use super::parts::Pipeline;
 use crate::connection::Deadline;
 use crate::error::Error;
-use crate::fallback::Fallback;
-use crate::health::Health;
+use crate::local::fallback::Fallback;
+use crate::observe::health::Health;
 
 /// The time for which [`Limiter::ready`](crate::Limiter::ready) retries.
 pub(crate) const READY: Duration = Duration::from_secs(5);

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use super::parts::Pipeline;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
-use crate::overrides::{KeyOverrides, Switch};
-use crate::request::{GateSpec, Request};
-use crate::sharded_arc::ShardedArc;
+use crate::local::overrides::{KeyOverrides, Switch};
+use crate::pipeline::request::{GateSpec, Request};
+use crate::runtime::sharded_arc::ShardedArc;
 
 pub(super) enum Resolved<'a> {
     /// The next stages decide, with the settings that are in force for this key.

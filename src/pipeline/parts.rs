@@ -4,29 +4,29 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use super::defined_gates::DefinedGates;
 use super::unheld::UnheldCharges;
-use crate::adaptive::{self, AdaptiveLimits};
-use crate::background::Background;
 use crate::batch::Batch;
-use crate::breaker::{self, Breaker};
-use crate::clock::{Clock, Stopwatch};
 use crate::connection::Deadline;
-use crate::defined_gates::DefinedGates;
-use crate::deny_cache::DenyCache;
 use crate::error::Error;
-use crate::fallback::{self, Fallback, Instances, OnFailure, Publisher};
-use crate::figures::Figures;
 use crate::key::Keyspace;
-use crate::keyed_hash::KeyedHasher;
-use crate::lease::Registry;
-use crate::observer::Observer;
-use crate::overrides::{self, Overrides};
+use crate::key::keyed_hash::KeyedHasher;
+use crate::key::reservation_secret::Secrets;
+use crate::local::breaker::{self, Breaker};
+use crate::local::deny_cache::DenyCache;
+use crate::local::fallback::{self, Fallback, Instances, OnFailure, Publisher};
+use crate::local::lease::Registry;
+use crate::local::overrides::{self, Overrides};
+use crate::local::settle_queue::{self, SettleQueue};
+use crate::observe::figures::Figures;
+use crate::observe::observer::Observer;
+use crate::observe::warning_sink::WarningSink;
+use crate::permits::adaptive::{self, AdaptiveLimits};
 use crate::permits::{self, PermitPool};
 use crate::quota::{Quota, Rate};
-use crate::reservation_secret::Secrets;
-use crate::settle_queue::{self, SettleQueue};
+use crate::runtime::background::Background;
+use crate::runtime::clock::{Clock, Stopwatch};
 use crate::store::{GateInfo, Group, Item, Store, Target};
-use crate::warning_sink::WarningSink;
 
 pub(crate) struct Pipeline {
     pub(super) overrides: Overrides,

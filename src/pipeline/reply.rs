@@ -5,11 +5,11 @@ use super::all::{Folded, GroupDecision};
 use super::parts::Pipeline;
 use crate::batch::Share;
 use crate::decision::{Decision, Source};
-use crate::deny_cache::SlotSnapshot;
 use crate::error::Error;
-use crate::fallback::Fallback;
-use crate::reference::{Answer, Taken};
-use crate::request::Request;
+use crate::local::deny_cache::SlotSnapshot;
+use crate::local::fallback::Fallback;
+use crate::pipeline::request::Request;
+use crate::quota::reference::{Answer, Taken};
 use crate::store::{GateInfo, Item, Outcome, Store};
 
 impl Pipeline {

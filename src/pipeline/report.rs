@@ -5,10 +5,10 @@ use std::fmt;
 use super::parts::Pipeline;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
-use crate::figures::GateCounters;
-use crate::request::Request;
+use crate::observe::figures::GateCounters;
+use crate::observe::trace::Span;
+use crate::pipeline::request::Request;
 use crate::store::GateInfo;
-use crate::trace::Span;
 
 impl Pipeline {
     /// Does the same as [`report`](Self::report) for a check that was decided without waiting.

@@ -4,11 +4,11 @@ use super::all::GroupDecision;
 use super::parts::Pipeline;
 use crate::decision::{AllDecision, Decision, Source};
 use crate::error::Error;
-use crate::reference::holds::NewHold;
-use crate::request::Request;
-use crate::settle_queue::SettleCall;
+use crate::local::settle_queue::SettleCall;
+use crate::observe::trace::Span;
+use crate::pipeline::request::Request;
+use crate::quota::reference::holds::NewHold;
 use crate::store::SettleItem;
-use crate::trace::Span;
 
 impl Pipeline {
     /// Decides as [`check_all`](Self::check_all), and makes the hold of the charges. Also returns the requests with

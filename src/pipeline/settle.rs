@@ -4,8 +4,8 @@
 use super::parts::Pipeline;
 use crate::connection::Deadline;
 use crate::error::Error;
-use crate::settle_queue::SettleCall;
-use crate::settlement::Settlement;
+use crate::local::settle_queue::SettleCall;
+use crate::quota::settlement::Settlement;
 
 impl Pipeline {
     /// Settles the items of one hold. Returns one result per item.

@@ -6,12 +6,12 @@ use super::all::{most, sent};
 use super::overrides::Resolved;
 use super::parts::Pipeline;
 use super::send::without_waiting;
+use crate::decision::grant::Grant;
 use crate::decision::{AllDecision, Decision, Source};
 use crate::error::Error;
-use crate::grant::Grant;
-use crate::request::Request;
+use crate::observe::trace::Span;
+use crate::pipeline::request::Request;
 use crate::store::{Group, Item};
-use crate::trace::Span;
 
 /// # One key
 impl Pipeline {

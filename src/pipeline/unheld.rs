@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::decision::Decision;
-use crate::fallback::ReconcileStamp;
-use crate::request::Request;
-use crate::sync::{Mutex, lock};
+use crate::local::fallback::ReconcileStamp;
+use crate::pipeline::request::Request;
+use crate::runtime::sync::{Mutex, lock};
 
 /// The maximum number of reservations whose charges are remembered.
 const MAX_RESERVATIONS: usize = 16_384;

@@ -3,9 +3,9 @@
 
 use super::parts::Pipeline;
 use crate::connection::Deadline;
-use crate::deny_cache::DenyCache;
 use crate::error::Error;
-use crate::request::{GateSpec, Request, check_is_charged};
+use crate::local::deny_cache::DenyCache;
+use crate::pipeline::request::{GateSpec, Request, check_is_charged};
 use crate::store::{Target, Write, Written};
 
 impl Pipeline {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::{Invalid, Quota};
-use crate::algorithm::{Kind, SlidingLog};
 use crate::error::Error;
+use crate::quota::algorithm::{Kind, SlidingLog};
 
 /// # Modifiers
 impl Quota {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::base64url;
-use crate::gate_name::GateName;
+use crate::error::gate_name::GateName;
 use crate::key::HashTag;
 use crate::quota::Quota;
 

@@ -12,9 +12,9 @@
 //! Tokens come from clients, so every byte is checked. Bytes that decode are the one encoding of their content.
 
 use super::content::{Charge, Content, Id, MAX_ITEMS, TokenItem, check_ttl_ms};
-use crate::algorithm::Definition;
-use crate::gate_name::GateName;
+use crate::error::gate_name::GateName;
 use crate::key::{HashTag, Keyspace, is_encoded};
+use crate::quota::algorithm::Definition;
 use crate::quota::{Calendar, Quota};
 
 const VERSION: u8 = 1;
@@ -212,8 +212,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::algorithm::ALGORITHMS as DEFINITIONS;
     use crate::quota::Rate;
+    use crate::quota::algorithm::ALGORITHMS as DEFINITIONS;
 
     fn item(quota: Quota, charge: Charge) -> TokenItem {
         TokenItem {

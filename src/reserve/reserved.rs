@@ -7,9 +7,9 @@ use super::token::Token;
 use super::{ids, settling};
 use crate::decision::{AllDecision, Decision, Source};
 use crate::error::Error;
+use crate::pipeline::request::Request;
 use crate::pipeline::{Pipeline, UnheldCharge};
-use crate::reference::holds::NewHold;
-use crate::request::Request;
+use crate::quota::reference::holds::NewHold;
 
 /// The result of [`Limiter::reserve`](crate::Limiter::reserve).
 #[must_use = "a reservation that is never settled stays charged until its hold ends"]

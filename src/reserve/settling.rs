@@ -7,12 +7,12 @@ use tokio::sync::oneshot;
 
 use super::content::{Content, TokenItem};
 use super::token::Token;
-use crate::algorithm::MAX_DEBT;
 use crate::error::Error;
+use crate::local::settle_queue::SettleCall;
 use crate::pipeline::{Pipeline, UnheldCharge, charged_units, hold_of_item};
-use crate::reference::holds::NewHold;
-use crate::settle_queue::SettleCall;
-use crate::settlement::Settlement;
+use crate::quota::algorithm::MAX_DEBT;
+use crate::quota::reference::holds::NewHold;
+use crate::quota::settlement::Settlement;
 use crate::store::{SettleItem, Target};
 
 type Settled = Result<Settlement, Error>;

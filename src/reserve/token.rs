@@ -8,7 +8,7 @@ use super::base64url;
 use super::content::Content;
 use super::format;
 use crate::error::Error;
-use crate::reservation_secret::{SIGNATURE_BYTES, Secrets};
+use crate::key::reservation_secret::{SIGNATURE_BYTES, Secrets};
 
 /// The longest text that is parsed: above that of any reservation of 128 checks.
 const MAX_TEXT: usize = 64 * 1_024;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::target::Target;
 use crate::error::Error;
 use crate::key::Keyspace;
-use crate::reference::Before;
-use crate::reference::adapt::Adaptation;
+use crate::quota::reference::Before;
+use crate::quota::reference::adapt::Adaptation;
 
 /// Small writes other than a take.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +27,7 @@ pub(crate) struct Written {
     /// The store's clock, in µs since 1970.
     pub(crate) now_us: u64,
     /// Of a penalty in Redis, the stamp by which its units are refunded: see
-    /// [`Algorithm::stamp`](crate::algorithm::Algorithm::stamp). Otherwise the store's clock.
+    /// [`Algorithm::stamp`](crate::quota::algorithm::Algorithm::stamp). Otherwise the store's clock.
     pub(crate) stamp_us: u64,
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct Heartbeat<'a> {
     pub(crate) lifetime: Duration,
 }
 
-/// What one process publishes: see [`crate::figures`].
+/// What one process publishes: see [`crate::observe::figures`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Publication<'a> {
     pub(crate) keyspace: &'a Keyspace,
@@ -103,7 +103,7 @@ pub(crate) struct Adapted {
     pub(crate) wait_us: u64,
 }
 
-/// An operator's override to write: [`crate::overrides`].
+/// An operator's override to write: [`crate::local::overrides`].
 #[derive(Debug)]
 pub(crate) struct OverrideText {
     pub(crate) field: String,

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::ban::Ban;
-use crate::reference::holds::NewHold;
+use crate::quota::ban::Ban;
+use crate::quota::reference::holds::NewHold;
 
 /// A second key that the store reads and writes in the same step.
 #[derive(Clone, Debug, PartialEq, Eq)]

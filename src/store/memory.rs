@@ -13,17 +13,17 @@ use super::command::{
 use super::companion::{Companion, Message};
 use super::take::{Group, Item, Outcome};
 use super::target::Target;
-use crate::clock::Clock;
 use crate::error::Error;
-use crate::generations::{EvictionRank, Generations};
 use crate::quota::Quota;
-use crate::reference::adapt::{Adaptation, Bounds, Report};
-use crate::reference::bans::DenialCount;
-use crate::reference::holds::{Call, Holds, NewHold};
-use crate::reference::in_flight::{self, Acquire, PermitLeases, Refused};
-use crate::reference::{self, Record};
-use crate::settlement::Settlement;
-use crate::sync::{Mutex, lock};
+use crate::quota::reference::adapt::{Adaptation, Bounds, Report};
+use crate::quota::reference::bans::DenialCount;
+use crate::quota::reference::holds::{Call, Holds, NewHold};
+use crate::quota::reference::in_flight::{self, Acquire, PermitLeases, Refused};
+use crate::quota::reference::{self, Record};
+use crate::quota::settlement::Settlement;
+use crate::runtime::clock::Clock;
+use crate::runtime::sync::{Mutex, lock};
+use crate::store::generations::{EvictionRank, Generations};
 
 #[derive(Debug)]
 pub(crate) struct MemoryStore {

@@ -23,16 +23,16 @@ use super::command::{
 };
 use super::take::{Group, Outcome};
 use super::target::Target;
-use crate::algorithm::{ACQUIRE_ALL, BAN, Definition, GROUP, REPORT, RESERVE, SETTLE, Storage};
 use crate::connection::{CallTarget, Connection, Deadline};
 use crate::error::Error;
-use crate::health::Server;
 use crate::key::HashTag;
+use crate::observe::health::Server;
 use crate::quota::Quota;
-use crate::reference::adapt::{Bounds, Report};
-use crate::reference::holds::NewHold;
+use crate::quota::algorithm::{ACQUIRE_ALL, BAN, Definition, GROUP, REPORT, RESERVE, SETTLE, Storage};
+use crate::quota::reference::adapt::{Bounds, Report};
+use crate::quota::reference::holds::NewHold;
+use crate::quota::settlement::Settlement;
 use crate::script::{self, Script};
-use crate::settlement::Settlement;
 
 #[derive(Debug)]
 pub(crate) struct RedisStore {

@@ -4,11 +4,11 @@ use smallvec::SmallVec;
 
 use super::companion::Companion;
 use super::target::Target;
-use crate::algorithm::EXACT;
-use crate::ban::Ban;
 use crate::key::HashTag;
-use crate::reference::Before;
-use crate::reference::holds::NewHold;
+use crate::quota::algorithm::EXACT;
+use crate::quota::ban::Ban;
+use crate::quota::reference::Before;
+use crate::quota::reference::holds::NewHold;
 
 /// One gate's part in a group.
 #[derive(Clone, Debug)]

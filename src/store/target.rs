@@ -4,10 +4,10 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use crate::error::Error;
-use crate::figures::GateCounters;
-use crate::gate_name::GateName;
+use crate::error::gate_name::GateName;
+use crate::key::keyed_hash::{KeyedHash, KeyedHasher};
 use crate::key::{HashTag, Keyspace, Prefix};
-use crate::keyed_hash::{KeyedHash, KeyedHasher};
+use crate::observe::figures::GateCounters;
 use crate::quota::Quota;
 
 /// The part that all checks of one gate share.

@@ -6,7 +6,7 @@ use quick_cache::UnitWeighter;
 use quick_cache::sync::{Cache, DefaultLifecycle, EntryAction};
 
 use super::target::Target;
-use crate::keyed_hash::IdentityHasher;
+use crate::key::keyed_hash::IdentityHasher;
 
 /// If it is full, entries without recent lookups are evicted first.
 pub(crate) struct TargetCache<V>(Cache<Target, V, UnitWeighter, IdentityHasher>);
@@ -50,9 +50,9 @@ mod tests {
 
     use super::super::target::GateInfo;
     use super::*;
-    use crate::gate_name::GateName;
+    use crate::error::gate_name::GateName;
+    use crate::key::keyed_hash::KeyedHasher;
     use crate::key::{KeyMode, Keyspace};
-    use crate::keyed_hash::KeyedHasher;
     use crate::quota::{Quota, Rate};
 
     fn target() -> Target {

@@ -1,4 +1,4 @@
-//! The imports between the files of a crate.
+//! The imports between the files and rooms of a crate.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,7 +12,7 @@ type Module = Vec<String>;
 pub type Imports = BTreeMap<Module, BTreeSet<Module>>;
 
 /// Reads the imports of the crate whose root module is in this folder.
-pub fn of_crate(source: &Path) -> Imports {
+fn of_crate(source: &Path) -> Imports {
     let texts: BTreeMap<Module, String> = super::sources(source)
         .into_iter()
         .filter(|path| path.extension().is_some_and(|extension| extension == "rs"))
@@ -52,6 +52,18 @@ pub fn of_crate(source: &Path) -> Imports {
     texts.iter().map(|(module, text)| (module.clone(), imports(module, text))).collect()
 }
 
+/// Reads the imports between the rooms of a crate. Files within a room may know each other.
+pub fn of_rooms(source: &Path) -> Imports {
+    let mut rooms = Imports::new();
+    for (module, imported) in of_crate(source) {
+        let Some(room) = module.first() else { continue };
+        let others = imported.iter().filter_map(|module| module.first()).filter(|other| *other != room);
+        let others: Vec<Module> = others.map(|other| vec![other.clone()]).collect();
+        rooms.entry(vec![room.clone()]).or_default().extend(others);
+    }
+    rooms
+}
+
 /// Returns modules that import each other in a circle, in the order of their imports, if there are any.
 pub fn cycle(imports: &Imports) -> Option<Vec<String>> {
     let path_back = |from: &Module, to: &Module| {
@@ -75,7 +87,7 @@ pub fn cycle(imports: &Imports) -> Option<Vec<String>> {
 }
 
 /// Returns the text without comments and without its unit tests.
-fn code(text: &str) -> String {
+pub fn code(text: &str) -> String {
     let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
     // A visibility is no import.
     let text = text.replace("(in crate::", "(in ");

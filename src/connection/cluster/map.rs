@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use redis::{ConnectionAddr, ConnectionInfo};
 
 use super::redirect::Address;
-use crate::background::Background;
 use crate::connection::connect::with_address;
 use crate::connection::login::Login;
 use crate::connection::node::Node;
 use crate::connection::source::ConnectionSource;
 use crate::error::Error;
 use crate::key::{HASH_TAGS, HashTag};
+use crate::runtime::background::Background;
 
 /// Keeps at most one node per hash tag, besides nodes that callers currently use.
 pub(super) struct Map {

@@ -6,7 +6,7 @@ use super::super::key_state::Step;
 use super::super::terms::Grant;
 use super::{Caller, Key, MS, TTL_US, timeout};
 use crate::error::Error;
-use crate::fallback::OnFailure;
+use crate::local::fallback::OnFailure;
 use crate::quota::Quota;
 
 #[derive(Clone, Copy, Debug)]

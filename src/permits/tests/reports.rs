@@ -6,9 +6,9 @@ use super::super::terms::{Answer, OnLapse, Terms};
 use super::{DEADLINE_US, Key, MS, TTL_US, out_of_memory, timeout};
 use crate::batch::Share;
 use crate::error::Error;
-use crate::fallback::OnFailure;
+use crate::local::fallback::OnFailure;
 use crate::quota::Quota;
-use crate::reference::Before;
+use crate::quota::reference::Before;
 use crate::store::Outcome;
 
 #[test]

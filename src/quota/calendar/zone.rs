@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use jiff::tz::{TimeZone, db};
 
 use crate::error::Error;
-use crate::sync::{Mutex, lock};
+use crate::runtime::sync::{Mutex, lock};
 
 /// No name in the database is longer.
 const MAX_NAME_BYTES: usize = 64;

@@ -1,8 +1,8 @@
 //! Bans in memory: the reference of bans on the map.
 
 use super::Keys;
-use crate::reference::bans::{Counting, DenialCount, take};
-use crate::reference::{self, Record};
+use crate::quota::reference::bans::{Counting, DenialCount, take};
+use crate::quota::reference::{self, Record};
 use crate::store::take::{BeginningBan, Group, Item, Outcome};
 
 impl Keys {

@@ -1,9 +1,9 @@
 //! Reservations in memory: the reference of holds on the map.
 
 use super::Keys;
-use crate::reference::Record;
-use crate::reference::holds::{Call, Holds, NewHold, Part};
-use crate::settlement::Settlement;
+use crate::quota::reference::Record;
+use crate::quota::reference::holds::{Call, Holds, NewHold, Part};
+use crate::quota::settlement::Settlement;
 use crate::store::command::SettleItem;
 use crate::store::take::{Group, Outcome};
 

@@ -116,13 +116,13 @@ mod tests {
     use tidegate_testkit::Server;
 
     use super::*;
-    use crate::background::Background;
-    use crate::clock::{Clock, ManualClock};
     use crate::connection::{Connection, Deadline, Login};
     use crate::error::Error;
+    use crate::key::keyed_hash::KeyedHasher;
     use crate::key::{HashTag, KeyMode, Keyspace};
-    use crate::keyed_hash::KeyedHasher;
     use crate::quota::Rate;
+    use crate::runtime::background::Background;
+    use crate::runtime::clock::{Clock, ManualClock};
     use crate::store::{GateInfo, LeaseCall, Outcome, Store, Target, Write};
 
     const HOUR: Duration = Duration::from_secs(3_600);

@@ -4,8 +4,8 @@ use redis::Cmd;
 
 use super::arguments::{Optional, Quotas};
 use super::reply::Reply;
-use crate::ban::Ban;
 use crate::error::Error;
+use crate::quota::ban::Ban;
 use crate::store::take::{BeginningBan, Group, Item};
 
 /// Appends arguments in the order of the header of `ban.lua`.
@@ -59,8 +59,8 @@ mod tests {
     use redis::Value;
 
     use super::*;
+    use crate::key::keyed_hash::KeyedHasher;
     use crate::key::{KeyMode, Keyspace};
-    use crate::keyed_hash::KeyedHasher;
     use crate::quota::Quota;
     use crate::store::{Companion, GateInfo, Target};
 

@@ -6,8 +6,8 @@ use super::RedisStore;
 use super::reply::unexpected;
 use crate::connection::{CallTarget, Deadline};
 use crate::error::Error;
-use crate::figures::{BUCKET, KEPT, MAX_GATES, MAX_INSTANCES, RECORDS_BUCKET};
 use crate::key::HashTag;
+use crate::observe::figures::{BUCKET, KEPT, MAX_GATES, MAX_INSTANCES, RECORDS_BUCKET};
 use crate::script;
 use crate::store::command::Publication;
 

@@ -2,11 +2,11 @@
 
 use redis::Value;
 
-use crate::algorithm::RawState;
 use crate::error::Error;
 use crate::quota::Quota;
-use crate::reference::Before;
-use crate::reference::adapt::{Adaptation, FIELDS};
+use crate::quota::algorithm::RawState;
+use crate::quota::reference::Before;
+use crate::quota::reference::adapt::{Adaptation, FIELDS};
 use crate::store::take::{Group, Item, Outcome};
 use crate::store::{Adapted, LeaseReply, UsedCharge};
 

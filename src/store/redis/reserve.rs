@@ -5,8 +5,8 @@ use redis::{Cmd, Value};
 use super::arguments::{Optional, Quotas};
 use super::reply::{Reply, unexpected};
 use crate::error::Error;
-use crate::reference::holds::NewHold;
-use crate::settlement::Settlement;
+use crate::quota::reference::holds::NewHold;
+use crate::quota::settlement::Settlement;
 use crate::store::command::SettleItem;
 use crate::store::take::Group;
 
@@ -82,12 +82,12 @@ mod tests {
     use tidegate_testkit::Server;
 
     use super::*;
-    use crate::background::Background;
-    use crate::clock::{Clock, ManualClock};
     use crate::connection::{Connection, Deadline, Login};
+    use crate::key::keyed_hash::KeyedHasher;
     use crate::key::{KeyMode, Keyspace};
-    use crate::keyed_hash::KeyedHasher;
     use crate::quota::{Quota, Rate};
+    use crate::runtime::background::Background;
+    use crate::runtime::clock::{Clock, ManualClock};
     use crate::store::{Companion, GateInfo, Item, Outcome, Store, Target, Write};
 
     const HOUR: Duration = Duration::from_secs(3_600);

@@ -8,12 +8,12 @@ use std::ops::Range;
 
 use redis::{Cmd, Value};
 
-use crate::clock::Clock;
 use crate::connection::{CallTarget, Connection};
 use crate::error::Error;
 use crate::quota::{Calendar, Quota};
+use crate::runtime::clock::Clock;
+use crate::runtime::sync::atomic::{AtomicU64, Ordering};
 use crate::script::Script;
-use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// The maximum number of attempts to send a call in a span that the server accepts. Beside the boundary of a window,
 /// the estimate of the server's time may be in the wrong window, and the boundary may pass before the second attempt.

@@ -1,5 +1,5 @@
 //! The definitions of the algorithms, written for clarity instead of speed: exact fractions, lists that are
-//! scanned on every call, one check at a time. Shares no code with `src/algorithm` except the numbers of a
+//! scanned on every call, one check at a time. Shares no code with `src/quota/algorithm` except the numbers of a
 //! quota.
 //!
 //! A prediction in an answer is tested, not computed: it must hold at the predicted time, and must not hold 1

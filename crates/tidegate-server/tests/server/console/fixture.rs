@@ -133,7 +133,7 @@ impl Console {
     }
 }
 
-/// Writes the hashes of `src/figures/format.rs`.
+/// Writes the hashes of `src/observe/figures/format.rs`.
 const PUBLISH: &str = "
     local time = redis.call('TIME')
     local now = time[1] - time[1] % 5

@@ -1,0 +1,93 @@
+//! Waiting until a check is admitted.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Check;
+use crate::decision::{Decision, Source};
+use crate::error::Error;
+use crate::pipeline::Pipeline;
+use crate::pipeline::request::Request;
+use crate::store::Write;
+
+impl Check {
+    /// Waits until the check is admitted, for at most `max_wait`. Returns a denial at once if the wait would be
+    /// longer.
+    ///
+    /// With a leaky bucket, enters its queue and returns when the turn of the check has come.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](Self::check).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future before the turn has come refunds the units in the queue.
+    pub async fn until_allowed(self, max_wait: Duration) -> Result<Decision, Error> {
+        self.validate()?;
+        let Self { pipeline, request } = &self;
+        if request.charges_used() {
+            return Err(Error::config(
+                "a gate that charges units used cannot wait: they were used already, and each attempt would charge them",
+            ));
+        }
+        let waited = pipeline.stopwatch();
+        loop {
+            let left = max_wait.saturating_sub(waited.elapsed());
+            let gate = pipeline.effective(&request.gate, &request.key);
+            let max_delay = request.max_delay.map_or(left, |own| own.min(left));
+            let request =
+                Request { gate: Cow::Borrowed(&*gate), max_delay: Some(max_delay), ..request.borrowed() };
+            let decision = pipeline.check(&request).await?;
+            if decision.is_allowed() {
+                if decision.delay() > Duration::ZERO {
+                    let slot = QueueSlot::new(pipeline, request, &decision);
+                    pipeline.sleep(decision.delay()).await;
+                    slot.reached();
+                }
+                return Ok(decision);
+            }
+            let until_retry = decision.retry_after();
+            // At a leaky bucket, the caller waits to enter the queue and then for its turn: together at
+            // most the time in which the queue drains.
+            let until_allowed = match gate.info()?.quota.has_queue() {
+                true => until_retry.max(decision.reset_after()),
+                false => until_retry,
+            };
+            if until_allowed > left || left.is_zero() {
+                return Ok(decision);
+            }
+            pipeline.sleep(until_retry).await;
+        }
+    }
+}
+
+/// Units in a leaky bucket's queue, refunded when the caller drops its future.
+struct QueueSlot<'a> {
+    pipeline: &'a Arc<Pipeline>,
+    request: Option<Request<'a>>,
+    stamp_us: u64,
+}
+
+impl<'a> QueueSlot<'a> {
+    fn new(pipeline: &'a Arc<Pipeline>, request: Request<'a>, decision: &Decision) -> Self {
+        let is_held = matches!(decision.source(), Source::Redis | Source::Memory);
+        Self { pipeline, request: is_held.then_some(request), stamp_us: decision.stamp_us }
+    }
+
+    fn reached(mut self) {
+        self.request = None;
+    }
+}
+
+impl Drop for QueueSlot<'_> {
+    fn drop(&mut self) {
+        // Drop cannot await, so a background job refunds the units.
+        if let Some(request) = self.request.take() {
+            let (pipeline, request) = (self.pipeline.clone(), request.into_owned());
+            let give_back = Write::Refund { units: request.cost, stamp_us: Some(self.stamp_us) };
+            self.pipeline.spawn(async move { drop(pipeline.write(&request, give_back).await) });
+        }
+    }
+}

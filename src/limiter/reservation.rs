@@ -1,0 +1,109 @@
+//! Units taken before their final number is known.
+
+use crate::decision::Decision;
+use crate::error::Error;
+use crate::limiter::check::Check;
+use crate::local::fallback::ReconcileStamp;
+use crate::pipeline::charged_units;
+
+/// Units taken by [`Gate::reserve`](crate::Gate::reserve) or [`Check::reserve`], to be settled when their final number is known.
+///
+/// Dropped without a commit or a cancel, they stay charged.
+///
+/// [`Limiter::reserve`](crate::Limiter::reserve) makes reservations that any process can settle, and that end by
+/// themselves.
+///
+/// Units that this process admitted while Redis was unavailable ([`Source::Local`](crate::Source::Local)) are
+/// settled like all others: in this process until they are reconciled with Redis, then in Redis.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::Error> {
+/// use tidegate::{Limiter, Quota, Rate};
+///
+/// let tokens = Limiter::in_memory().gate("llm.tokens", Quota::token_bucket(1_000, Rate::per_minute(1_000)));
+/// let reservation = tokens.reserve("tenant:7", 400).await?;
+/// if reservation.decision().is_allowed() {
+///     // … the answer turned out to cost 120
+///     reservation.commit(120).await?;
+/// }
+/// assert_eq!(tokens.peek("tenant:7").await?.remaining(), 880);
+/// # Ok(()) }
+/// ```
+#[must_use = "dropped without commit or cancel, the units stay charged"]
+#[derive(Debug)]
+pub struct Reservation {
+    /// With the settings that decided, also if an operator overrides them since.
+    check: Check,
+    decision: Decision,
+    /// Set for units that the fallback admitted.
+    stamp: Option<ReconcileStamp>,
+}
+
+impl Check {
+    /// Takes the units of the check, whose final number is known later: [`commit`](Reservation::commit) charges
+    /// the final number, [`cancel`](Reservation::cancel) returns all units.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](Self::check).
+    pub async fn reserve(self) -> Result<Reservation, Error> {
+        let mut check = self.effective();
+        if check.request.gate.charges_used {
+            // The units are taken before they are used.
+            check.request.gate.to_mut().charges_used = false;
+        }
+        let decision = check.decide().await?;
+        Ok(Reservation::new(check, decision))
+    }
+}
+
+impl Reservation {
+    /// Takes over the units that this decision on the check charged. Call
+    /// [`Check::effective`](crate::Check::effective) before the check is decided.
+    pub fn new(check: Check, decision: Decision) -> Self {
+        let stamp = check.pipeline.stamp_of_charge(&check.request, &decision);
+        Self { check, decision, stamp }
+    }
+
+    /// Returns the check that was decided.
+    pub const fn check(&self) -> &Check {
+        &self.check
+    }
+
+    /// Returns the decision. If it is a denial, no units are reserved.
+    pub fn decision(&self) -> &Decision {
+        &self.decision
+    }
+
+    /// Charges `actual` units in total: gives the rest back, or charges the difference whatever the state, with the debt
+    /// [capped](crate::Builder::debt_cap). If
+    /// the reservation was denied, or admitted without a charge ([`Source::Open`](crate::Source::Open)), charges
+    /// `actual`. If its gate was [switched](crate::Control::switch) open or closed, charges nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`Gate::refund`](crate::Gate::refund): then the reserved units stay charged.
+    pub async fn commit(self, actual: u64) -> Result<(), Error> {
+        self.settle(actual).await
+    }
+
+    /// Gives all units back that still count.
+    ///
+    /// # Errors
+    ///
+    /// As [`Gate::refund`](crate::Gate::refund): then the units stay charged.
+    pub async fn cancel(self) -> Result<(), Error> {
+        self.settle(0).await
+    }
+
+    /// Returns the units that were charged for it, by the store or by the fallback.
+    #[must_use]
+    pub fn charged_units(&self) -> u64 {
+        charged_units(&self.check.request, &self.decision)
+    }
+
+    async fn settle(&self, actual: u64) -> Result<(), Error> {
+        let Check { pipeline, request } = &self.check;
+        pipeline.settle_charge(request, &self.decision, self.stamp.as_ref(), actual).await
+    }
+}

@@ -1,0 +1,8 @@
+//! What a process decides without Redis: from leases, cached denials, and while Redis is unavailable.
+
+pub(crate) mod breaker;
+pub(crate) mod deny_cache;
+pub(crate) mod fallback;
+pub(crate) mod lease;
+pub(crate) mod overrides;
+pub(crate) mod settle_queue;

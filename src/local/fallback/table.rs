@@ -1,0 +1,279 @@
+//! The keys that the fallback decides: the reference algorithms on a bounded map, like the in-memory store.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use smallvec::SmallVec;
+
+use super::part::Part;
+use crate::key::HashTag;
+use crate::key::keyed_hash::IdentityHasher;
+use crate::quota::Quota;
+use crate::quota::reference::{self, Record};
+use crate::runtime::sync::{Mutex, lock};
+use crate::store::generations::{EvictionRank, Generations};
+use crate::store::{Outcome, Target};
+
+const SHARDS: usize = 16;
+
+/// Sharded, so that threads seldom contend for a lock.
+pub(super) struct LocalTable(Box<[Mutex<Keys>]>);
+
+/// An evicted key loses its unreconciled units.
+struct Keys(Generations<Target, Kept, IdentityHasher>);
+
+struct Kept {
+    share: Quota,
+    record: Record,
+    /// Units that the fallback admitted and that are not reconciled yet.
+    pending: u64,
+    /// Units of `pending` that were given back since they were last sent to the store.
+    given_back: u64,
+    /// Made for the first reservation since the key was last reconciled.
+    stamp: Option<ReconcileStamp>,
+}
+
+/// The store's stamp for units that the fallback admitted and then reconciled: they are refunded with it. 0
+/// until then. Each reservation of these units holds a clone, which tells where to give units back.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ReconcileStamp(Arc<AtomicU64>);
+
+impl ReconcileStamp {
+    fn get(&self) -> Option<u64> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|&stamp_us| stamp_us > 0)
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl LocalTable {
+    pub(super) fn new(max_keys: usize) -> Self {
+        let max_young = max_keys.div_ceil(2 * SHARDS);
+        Self((0..SHARDS).map(|_| Mutex::new(Keys(Generations::new(max_young)))).collect())
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.iter().map(|keys| lock(keys).0.len()).sum()
+    }
+
+    /// Takes all parts or none. `warm` returns the initial state of a key that is not in the table.
+    pub(super) fn take(
+        &self,
+        parts: &[Part<'_>],
+        n: u64,
+        now_us: u64,
+        warm: impl Fn(&Target, &Quota) -> Record,
+    ) -> Outcome {
+        // Locked in ascending order, so that two groups cannot deadlock.
+        let mut shards: SmallVec<[usize; 1]> = parts.iter().map(|part| shard(part.target)).collect();
+        shards.sort_unstable();
+        shards.dedup();
+        let mut guards: SmallVec<[_; 1]> = shards.iter().map(|&shard| lock(&self.0[shard])).collect();
+        let guard_of = |target: &Target| shards.binary_search(&shard(target)).unwrap_or(0);
+
+        let mut records: SmallVec<[Record; 1]> = parts
+            .iter()
+            .map(|Part { target, share, .. }| {
+                let lent = guards[guard_of(target)].lend(target, share, now_us);
+                lent.unwrap_or_else(|| warm(target, share))
+            })
+            .collect();
+        let mut items: SmallVec<[reference::Item<'_>; 1]> = parts
+            .iter()
+            .zip(&mut records)
+            .map(|(part, record)| reference::Item::new(&part.share, record, part.cost, part.max_delay_us))
+            .collect();
+        let k = reference::take(&mut items, n, now_us);
+        let before = items.iter().map(|item| item.before).collect();
+        drop(items);
+        for (Part { target, share, cost, .. }, record) in parts.iter().zip(records) {
+            guards[guard_of(target)].take_back(target, share, record, k * cost, now_us);
+        }
+        Outcome { k, before, now_us, repeated: Vec::new(), bans: Vec::new() }
+    }
+
+    /// Returns the units that were admitted here and still count, for keys with the given hash tags. Removes
+    /// all keys without such units.
+    pub(super) fn unreconciled(
+        &self,
+        now_us: u64,
+        is_wanted: impl Fn(HashTag) -> bool,
+    ) -> Vec<(Target, u64)> {
+        self.0.iter().flat_map(|keys| lock(keys).unreconciled(now_us, &is_wanted)).collect()
+    }
+
+    /// Called when the store accepted `units` with the stamp `store_stamp_us`, or will never accept them
+    /// (`None`). Forgets the key and its state, unless more was admitted meanwhile; `note` records the
+    /// state before another check can start from it.
+    ///
+    /// Returns the units that were given back while they were in flight: the store has accepted too many by
+    /// these.
+    pub(super) fn settle(
+        &self,
+        target: &Target,
+        units: u64,
+        store_stamp_us: Option<u64>,
+        now_us: u64,
+        note: impl Fn(&Quota, &Record),
+    ) -> u64 {
+        let mut keys = lock(&self.0[shard(target)]);
+        let Some(kept) = keys.0.get_mut(target) else { return 0 };
+        let unreconciled = kept.unreconciled(now_us);
+        let excess = units.saturating_sub(unreconciled).min(kept.given_back);
+        (kept.pending, kept.given_back) = (unreconciled.saturating_sub(units), 0);
+        // Later reservations get a stamp of their own: their units have not been reconciled.
+        if let (Some(stamp), Some(store_stamp_us)) = (kept.stamp.take(), store_stamp_us) {
+            stamp.0.store(store_stamp_us, Ordering::Relaxed);
+        }
+        if kept.pending == 0 {
+            note(&kept.share, &kept.record);
+            keys.0.remove_entry(target);
+        }
+        excess
+    }
+
+    /// Returns the stamp of the units that this key has admitted since it was last reconciled.
+    pub(super) fn stamp(&self, target: &Target) -> Option<ReconcileStamp> {
+        let mut keys = lock(&self.0[shard(target)]);
+        Some(keys.0.get_mut(target)?.stamp.get_or_insert_default().clone())
+    }
+
+    /// Gives back units of a reservation with the stamp `admitted_us`. Returns the store's stamp for them, if
+    /// they were reconciled: then they have to be given back there.
+    pub(super) fn give_back(
+        &self,
+        target: &Target,
+        stamp: &ReconcileStamp,
+        units: u64,
+        admitted_us: u64,
+        now_us: u64,
+    ) -> Option<u64> {
+        let mut keys = lock(&self.0[shard(target)]);
+        // Read under the lock, under which it is set.
+        if let Some(store_stamp_us) = stamp.get() {
+            return Some(store_stamp_us);
+        }
+        let kept = keys.0.get_mut(target)?;
+        if kept.stamp.as_ref().is_some_and(|own| own.is(stamp)) {
+            kept.record.refund(&kept.share, units, Some(admitted_us), now_us);
+            let units = units.min(kept.pending);
+            kept.pending -= units;
+            kept.given_back += units;
+        }
+        None
+    }
+}
+
+fn shard(target: &Target) -> usize {
+    target.keyed_hash.0 as usize % SHARDS
+}
+
+impl Keys {
+    fn unreconciled(&mut self, now_us: u64, is_wanted: impl Fn(HashTag) -> bool) -> Vec<(Target, u64)> {
+        let mut unreconciled = Vec::new();
+        self.0.retain(|target, kept| {
+            let units = kept.unreconciled(now_us);
+            kept.given_back = 0;
+            if units > 0 && is_wanted(target.hash_tag) {
+                unreconciled.push((target.clone(), units));
+            }
+            units > 0
+        });
+        unreconciled
+    }
+
+    /// Takes a known key's record out, to be changed and put back by [`take_back`](Self::take_back).
+    fn lend(&mut self, target: &Target, share: &Quota, now_us: u64) -> Option<Record> {
+        let (target, mut kept) = self.0.remove_entry(target)?;
+        if kept.record.has_expired(now_us) {
+            return None;
+        }
+        kept.share = *share;
+        let record = std::mem::take(&mut kept.record);
+        self.insert(target, kept, now_us);
+        Some(record)
+    }
+
+    fn take_back(&mut self, target: &Target, share: &Quota, record: Record, admitted: u64, now_us: u64) {
+        match self.0.get_mut(target) {
+            Some(kept) => {
+                kept.record = record;
+                kept.pending = kept.pending.saturating_add(admitted);
+            }
+            // A peek at an unused key stores nothing.
+            None if record == Record::default() => {}
+            None => {
+                let kept = Kept { share: *share, record, pending: admitted, given_back: 0, stamp: None };
+                self.insert(target.clone(), kept, now_us);
+            }
+        }
+    }
+
+    fn insert(&mut self, target: Target, kept: Kept, now_us: u64) {
+        self.0.insert(target, kept, |kept| EvictionRank::of(&kept.record, &kept.share, now_us));
+    }
+}
+
+impl Kept {
+    /// Returns the units to send to the store: those of `pending` that are still used. The rest has drained,
+    /// or its window has ended.
+    fn unreconciled(&self, now_us: u64) -> u64 {
+        if self.record.has_expired(now_us) {
+            return 0;
+        }
+        let algorithm = self.share.kind().algorithm();
+        let seen = algorithm.settle(&self.record.state, now_us);
+        let used = self.share.limit().saturating_sub(algorithm.remaining(seen, now_us));
+        used.min(self.pending)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::error::gate_name::GateName;
+    use crate::key::keyed_hash::KeyedHasher;
+    use crate::key::{KeyMode, Keyspace};
+    use crate::store::{GateInfo, Item};
+
+    const NOW_US: u64 = 1_767_225_600_000_000;
+    const DAY_US: u64 = 86_400_000_000;
+
+    #[test]
+    fn blocked_key_without_units_stays_in_the_table_after_many_fresh_keys() {
+        let quota = Quota::fixed_window(1, std::time::Duration::from_secs(86_400));
+        let gate = Arc::new(GateInfo {
+            name: GateName::new("gate").unwrap(),
+            quota,
+            prefix: Keyspace::new("test", KeyMode::Clear).unwrap().prefix("gate", &quota).unwrap(),
+            keyed_hasher: KeyedHasher::default(),
+            counters: None,
+        });
+        let table = LocalTable::new(1_000);
+        // The last known state is found only once, so the table alone keeps the block.
+        let is_known = Cell::new(true);
+        let admitted = |key: &str| {
+            let target = Target::new(&gate, key.as_bytes(), None);
+            let item = Item::new(target, 1);
+            let warm = |_: &Target, quota: &Quota| {
+                let mut record = Record::default();
+                if key == "blocked" && is_known.take() {
+                    record.block(quota, NOW_US + DAY_US, NOW_US);
+                }
+                record
+            };
+            table.take(&[Part::new(&item, 1)], 1, NOW_US, warm).k
+        };
+        assert_eq!(admitted("blocked"), 0);
+        for key in 0..10_000 {
+            assert_eq!(admitted(&key.to_string()), 1);
+        }
+        assert!(table.len() <= 1_024);
+        assert_eq!(admitted("blocked"), 0);
+    }
+}

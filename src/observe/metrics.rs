@@ -1,0 +1,296 @@
+//! Metrics of a limiter, for the `metrics` recorder that the program uses (feature `metrics`).
+//!
+//! ```
+//! use tidegate::Limiter;
+//! use tidegate::metrics::Metrics;
+//!
+//! // Install the program's recorder first, such as metrics-exporter-prometheus's `install_recorder()`.
+//! let limiter = Limiter::builder().in_memory().observer(Metrics::new()).build()?;
+//! # Ok::<(), tidegate::Error>(())
+//! ```
+//!
+//! # Metrics and labels
+//!
+//! [`names`] lists the metrics with their units. The number of label values is bounded. Clients cannot add any, except
+//! names of gates by the HTTP API of the crate `tidegate-server`:
+//!
+//! | label | values |
+//! | --- | --- |
+//! | `gate` | the name of the gate, or of the rule with `tidegate-rules`. Beyond some 16,000 names: `other` |
+//! | `outcome` | `allowed`, `denied`; `shadow_denied`: admitted only because of shadow mode |
+//! | `source` | the component that decided: [`Source`](crate::Source) |
+//! | `kind` | of an error: [`Error::kind`]; of an operator's override: `switch`, `override` |
+//! | `fate` | `taken`, `spent`, `returned`, `stranded` |
+//! | `result` | `good`, `bad` |
+//! | `code` | of a warning: [`Warning::code`](crate::Warning::code) |
+//!
+//! The series of a gate appear with its first decision, its first lease and its first permit, those of warnings of other
+//! crates with their first report; all others exist from the start.
+//! All limiters of a process share the same series.
+//!
+//! Configure the histogram buckets of a Prometheus recorder: [`names::SECONDS`] and [`names::CHECKS`], as
+//! the example `prometheus` of `tidegate-http` does.
+
+mod gates;
+pub mod names;
+mod register;
+
+use std::fmt;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Histogram, Recorder};
+
+use self::gates::Gates;
+use self::register::Register;
+use crate::decision::Decision;
+use crate::error::Error;
+use crate::observe::observer::Observer;
+use crate::observe::warning::{self, Warning};
+use crate::quota::settlement::Settlement;
+use crate::runtime::clock::Clock;
+
+/// One wait in this number is recorded. A recorder stores each value until it is scraped, and callers of one
+/// key would contend for the histogram.
+const ONE_IN: u32 = 8;
+
+/// Counts the events of a limiter. Pass it to [`Builder::observer`](crate::Builder::observer).
+///
+/// Each decision costs one counter increment. Finding the counter takes neither a lock nor an allocation.
+pub struct Metrics {
+    register: Register,
+    gates: Gates,
+    wait: Histogram,
+    call: Histogram,
+    call_checks: Histogram,
+    call_groups: Counter,
+    /// By kind. Created at the start: Prometheus does not count the first value of a new series as an
+    /// increase.
+    errors: [(&'static str, Counter); Error::KINDS.len()],
+    breaker_open: Gauge,
+    breaker_opened: Counter,
+    instances: OnceLock<Gauge>,
+    switches: Gauge,
+    overrides: Gauge,
+    rules: OnceLock<Rules>,
+}
+
+/// Created when rules files are followed.
+struct Rules {
+    count: Gauge,
+    loaded: Gauge,
+    good: Counter,
+    bad: Counter,
+    is_last_good: Gauge,
+}
+
+impl Metrics {
+    /// Records to the program's recorder. Install that recorder first: events before its installation are
+    /// lost.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::to(Register::global())
+    }
+
+    /// Records to the given recorder.
+    #[must_use]
+    pub fn with_recorder(recorder: impl Recorder + Send + Sync + 'static) -> Self {
+        Self::to(Register::of(recorder))
+    }
+
+    fn to(register: Register) -> Self {
+        register.describe_all();
+        let breaker_open = register.gauge(&names::BREAKER_OPEN, &[]);
+        // Creates the series before the first outage.
+        breaker_open.increment(0.0);
+        for code in warning::CODES {
+            register.counter(&names::WARNINGS, &[("code", code)]).increment(0);
+        }
+        let metrics = Self {
+            gates: Gates::new(),
+            wait: register.histogram(&names::WAIT),
+            call: register.histogram(&names::CALL),
+            call_checks: register.histogram(&names::CALL_CHECKS),
+            call_groups: register.counter(&names::CALL_GROUPS, &[]),
+            errors: Error::KINDS.map(|kind| (kind, register.counter(&names::ERRORS, &[("kind", kind)]))),
+            breaker_open,
+            breaker_opened: register.counter(&names::BREAKER_OPENED, &[]),
+            instances: OnceLock::new(),
+            switches: register.gauge(&names::OVERRIDES, &[("kind", "switch")]),
+            overrides: register.gauge(&names::OVERRIDES, &[("kind", "override")]),
+            rules: OnceLock::new(),
+            register,
+        };
+        metrics.overrides_changed(0, 0);
+        metrics
+    }
+
+    fn lease_units(&self, gate: &str, fate: usize, units: u64) {
+        let lease = self.gates.named(gate).lease(&self.register);
+        lease.units[fate].increment(units);
+        match fate {
+            TAKEN => lease.held.increment(units as f64),
+            _ => lease.held.decrement(units as f64),
+        }
+    }
+
+    fn rules(&self) -> &Rules {
+        self.rules.get_or_init(|| {
+            let reloads = |result| self.register.counter(&names::RELOADS, &[("result", result)]);
+            Rules {
+                count: self.register.gauge(&names::RULES, &[]),
+                loaded: self.register.gauge(&names::RULES_LOADED, &[]),
+                good: reloads("good"),
+                bad: reloads("bad"),
+                is_last_good: self.register.gauge(&names::RELOAD_GOOD, &[]),
+            }
+        })
+    }
+}
+
+// Indices into `gates::FATES`.
+const TAKEN: usize = 0;
+const SPENT: usize = 1;
+const RETURNED: usize = 2;
+const STRANDED: usize = 3;
+
+impl Observer for Metrics {
+    fn decided(&self, decision: &Decision) {
+        let counts = self.gates.of(&decision.gate);
+        counts.decision(decision, &self.register).increment(1);
+        if decision.is_near_limit() {
+            counts.near_limit(&self.register).increment(1);
+        }
+    }
+
+    fn banned(&self, gate: &str, _: &dyn fmt::Display, _: Duration) {
+        self.gates.named(gate).bans(&self.register).increment(1);
+    }
+
+    fn granted(&self, gate: &str, granted: u64, denied: u64) {
+        let [allowed_units, denied_units] = self.gates.named(gate).grant_units(&self.register);
+        allowed_units.increment(granted);
+        denied_units.increment(denied);
+    }
+
+    fn waited(&self, took: Duration) {
+        if fastrand::u32(..ONE_IN) == 0 {
+            self.wait.record(took);
+        }
+    }
+
+    fn failed(&self, _: &str, error: &Error) {
+        let kind = error.kind();
+        if let Some((_, counter)) = self.errors.iter().find(|(known, _)| *known == kind) {
+            counter.increment(1);
+        }
+    }
+
+    /// Counts the warning. A count does not tell the mistake, so this is no report.
+    fn warned(&self, warning: &Warning) -> bool {
+        let counter = self.register.counter(&names::WARNINGS, &[("code", warning.code())]);
+        counter.increment(warning.occurrences());
+        false
+    }
+
+    fn breaker(&self, is_open: bool) {
+        if is_open {
+            self.breaker_open.increment(1.0);
+            self.breaker_opened.increment(1);
+        } else {
+            self.breaker_open.decrement(1.0);
+        }
+    }
+
+    fn called(&self, checks: usize, groups: usize, took: Duration) {
+        self.call.record(took);
+        self.call_checks.record(checks as f64);
+        self.call_groups.increment(groups as u64);
+    }
+
+    fn leased(&self, gate: &str, units: u64) {
+        self.lease_units(gate, TAKEN, units);
+    }
+
+    fn spent(&self, gate: &str, units: u64) {
+        self.lease_units(gate, SPENT, units);
+    }
+
+    fn returned(&self, gate: &str, units: u64) {
+        self.lease_units(gate, RETURNED, units);
+    }
+
+    fn stranded(&self, gate: &str, units: u64) {
+        self.lease_units(gate, STRANDED, units);
+    }
+
+    fn settled(&self, gate: &str, settlement: Settlement) {
+        self.gates.named(gate).settlement(settlement, &self.register).increment(1);
+    }
+
+    fn debt_capped(&self, gate: &str, units: u64) {
+        self.gates.named(gate).debt_capped(&self.register).increment(units);
+    }
+
+    fn permits_held(&self, gate: &str, change: i64) {
+        self.gates.named(gate).permits(&self.register).held.increment(change as f64);
+    }
+
+    fn permits_waiting(&self, gate: &str, change: i64) {
+        self.gates.named(gate).permits(&self.register).waiting.increment(change as f64);
+    }
+
+    fn permits_lapsed(&self, gate: &str, units: u64) {
+        self.gates.named(gate).permits(&self.register).lapsed.increment(units);
+    }
+
+    fn permits_restored(&self, gate: &str, units: u64) {
+        self.gates.named(gate).permits(&self.register).restored.increment(units);
+    }
+
+    fn limit_adapted(&self, gate: &str, limit: u64) {
+        self.gates.named(gate).adaptive_limit(&self.register).set(limit as f64);
+    }
+
+    fn counted(&self, instances: u64) {
+        let gauge = self.instances.get_or_init(|| self.register.gauge(&names::INSTANCES, &[]));
+        gauge.set(instances as f64);
+    }
+
+    fn overrides_changed(&self, switches: usize, overrides: usize) {
+        self.switches.set(switches as f64);
+        self.overrides.set(overrides as f64);
+    }
+
+    fn loaded(&self, rules: usize) {
+        let counts = self.rules();
+        counts.count.set(rules as f64);
+        counts.loaded.set(Clock::System.now_us() as f64 / 1e6);
+        counts.is_last_good.set(1.0);
+    }
+
+    fn reloaded(&self, rules: Result<usize, &Error>) {
+        match rules {
+            Ok(rules) => {
+                self.loaded(rules);
+                self.rules().good.increment(1);
+            }
+            Err(_) => {
+                self.rules().bad.increment(1);
+                self.rules().is_last_good.set(0.0);
+            }
+        }
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl std::fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
