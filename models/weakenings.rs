@@ -155,7 +155,7 @@ const PARTS: &[Part] = &[
     },
     Part {
         name: "dispatchers",
-        files: &["batch/lateness.rs", "batch/dispatchers.rs"],
+        files: &["batch/dispatchers.rs"],
         reductions: &[],
         models: &[
             "no_enqueued_check_is_left_without_a_dispatcher",

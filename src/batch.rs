@@ -18,34 +18,31 @@ mod destination;
 mod dispatcher;
 mod dispatchers;
 mod in_flight;
-mod inner;
-mod lateness;
 mod queue;
 mod reaper;
-mod reply;
 mod timeout;
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tokio::sync::{SemaphorePermit, oneshot};
 use tokio::time::{Instant, sleep_until};
 
+use self::destination::Destination;
 pub(crate) use self::destination::Together;
 use self::dispatcher::Dispatcher;
-use self::dispatchers::DirectSend;
-use self::inner::BatchInner;
-use self::lateness::Lateness;
+use self::dispatchers::{DirectSend, Lateness};
 use self::queue::{Caller, keyed_hash};
 use self::reaper::Reaper;
-use self::reply::Reply;
-pub(crate) use self::reply::{Share, Taking};
 use crate::connection::Deadline;
 use crate::error::Error;
 use crate::observe::observer::Observer;
 use crate::runtime::clock::Clock;
 use crate::runtime::sharded_arc;
-use crate::store::{Group, MAX_WORK, Store};
+use crate::store::{Group, MAX_WORK, Outcome, Store};
 
 /// The pauses before a group is sent again whose keys are on two nodes. They double from the first to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
@@ -217,6 +214,82 @@ fn next_call(groups: &[Group]) -> usize {
         work <= MAX_WORK
     });
     fitting.count().max(1)
+}
+
+// The state that callers, dispatchers and the reaper share, and the call to the store.
+
+struct BatchInner {
+    store: Arc<Store>,
+    clock: Clock,
+    observer: Option<Arc<dyn Observer>>,
+    /// The limiter's deadline. A check with a longer one is sent directly, so that no call delays
+    /// others for longer than this.
+    longest: Duration,
+    together: Together,
+    destinations: Vec<Destination>,
+    reaper: Reaper,
+}
+
+impl BatchInner {
+    /// Sends one call, and notifies the observer. Returns the outcomes, and this process's clock when the
+    /// call was sent.
+    async fn call(
+        &self,
+        groups: &[Group],
+        checks: usize,
+        deadline: Deadline,
+    ) -> (Vec<Result<Outcome, Error>>, u64) {
+        let sent_us = self.clock.local_us();
+        let outcomes = self.store.take(groups, deadline).await;
+        if let Some(observer) = &self.observer {
+            let took = self.clock.local_us().saturating_sub(sent_us);
+            observer.called(checks, groups.len(), Duration::from_micros(took));
+            for (group, outcome) in groups.iter().zip(&outcomes) {
+                for ban in outcome.iter().flat_map(|outcome| &outcome.bans) {
+                    let target = &group.items[ban.item].target;
+                    let lasts = Duration::from_micros(ban.lasts_us);
+                    observer.banned(&target.gate.name, &target.redis_key, lasts);
+                }
+            }
+        }
+        (outcomes, sent_us)
+    }
+}
+
+// What a caller gets: its share of an outcome, and the future of it.
+
+/// The result that a caller receives.
+type Reply = Result<Share, Error>;
+
+/// One caller's part in the outcome of a group: the caller was the `index`-th (from 0) of `n`.
+#[derive(Clone, Debug)]
+pub(crate) struct Share {
+    pub(crate) outcome: Outcome,
+    pub(crate) n: u64,
+    pub(crate) index: u64,
+    /// This process's clock when the call was sent.
+    pub(crate) sent_us: u64,
+}
+
+/// A check that was started. Of small size and depth, since the types of services around a check
+/// contain it.
+pub(crate) enum Taking<'a> {
+    Waits(oneshot::Receiver<Reply>),
+    Boxed(BoxFuture<'a, Reply>),
+}
+
+impl Future for Taking<'_> {
+    type Output = Reply;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Reply> {
+        match &mut *self {
+            Self::Waits(answer) => {
+                let answer = Pin::new(answer).poll(context);
+                answer.map(|answer| answer.unwrap_or_else(|_| Err(Error::runtime_ended())))
+            }
+            Self::Boxed(taking) => taking.as_mut().poll(context),
+        }
+    }
 }
 
 #[cfg(test)]

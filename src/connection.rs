@@ -9,13 +9,10 @@
 //! and retry within the `RetryBudget`: all retries are listed in `retry.rs`.
 
 mod address;
-mod backoff;
 #[cfg(feature = "cluster")]
 mod cluster;
 mod connect;
-mod deadline;
 mod link;
-mod login;
 mod node;
 mod reply;
 mod retry;
@@ -31,9 +28,9 @@ use redis::{Cmd, ConnectionInfo, RedisError, RedisResult, Value};
 
 #[cfg(feature = "cluster")]
 pub(crate) use self::cluster::Cluster;
-pub(crate) use self::deadline::Deadline;
-use self::deadline::{ANSWER, CONNECTION};
-pub(crate) use self::login::Login;
+pub(crate) use self::connect::Login;
+pub(crate) use self::link::Deadline;
+use self::link::{ANSWER, CONNECTION};
 use self::node::{Exchanged, Node, Request};
 pub(crate) use self::reply::words;
 use self::retry::RetryBudget;

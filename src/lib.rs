@@ -109,7 +109,7 @@ mod store;
 // The public API contains its `Pool`, so callers need the same version.
 pub use deadpool_redis;
 
-pub use self::decision::grant::Grant;
+pub use self::decision::Grant;
 pub use self::decision::{AllDecision, Decision, Source};
 pub use self::error::Error;
 pub use self::error::redact;

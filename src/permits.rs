@@ -21,16 +21,13 @@
 pub(crate) mod adaptive;
 mod driver;
 mod flight;
-mod giving_up;
 mod group_flights;
 mod heartbeat;
 mod holder;
 mod inner;
 mod key_state;
 mod permit;
-mod polls;
 mod registry;
-mod reports;
 mod terms;
 #[cfg(test)]
 mod tests;
@@ -47,9 +44,9 @@ use self::group_flights::Groups;
 pub(crate) use self::group_flights::{GroupAcquire, GroupAnswer};
 use self::inner::PermitsInner;
 pub(crate) use self::inner::Settings;
+pub(crate) use self::key_state::Polls;
 pub(crate) use self::permit::HeldUnits;
 pub use self::permit::{Permit, Permits};
-pub(crate) use self::polls::Polls;
 pub use self::terms::OnLapse;
 pub(crate) use self::terms::{AdaptiveTerms, Answer, Terms, TimeLimits};
 pub(crate) use self::waiting::Waiting;

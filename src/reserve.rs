@@ -4,7 +4,6 @@
 //! ttl. The [`Token`] lists the charges, so that [`settling`] needs neither the gates nor this process.
 
 mod base64url;
-mod content;
 mod format;
 mod ids;
 mod reserved;
@@ -15,7 +14,7 @@ use std::borrow::Borrow;
 use std::pin::Pin;
 use std::time::Duration;
 
-use self::content::check_ttl_ms;
+use self::format::check_ttl_ms;
 pub use self::reserved::Reserved;
 pub use self::token::Token;
 use crate::error::Error;

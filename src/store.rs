@@ -1,14 +1,12 @@
 //! The store of the state: Redis, this process's memory, or a stub, with the same interface.
 
 mod command;
-mod companion;
 pub(crate) mod generations;
 mod memory;
 mod redis;
 mod stub;
 mod take;
 mod target;
-mod target_cache;
 
 use std::time::Duration;
 
@@ -16,13 +14,13 @@ pub(crate) use self::command::{
     Adapted, Heartbeat, LeaseCall, LeaseReply, MAX_OVERRIDE_BYTES, MAX_OVERRIDES, OverrideText, Publication,
     SettleItem, Standing, UsedCharge, Write, Written,
 };
-pub(crate) use self::companion::{Companion, Message};
 use self::memory::MemoryStore;
 use self::redis::RedisStore;
 pub use self::stub::Stub;
+pub(crate) use self::take::{Companion, Message};
 pub(crate) use self::take::{Group, Item, MAX_WORK, Outcome};
+pub(crate) use self::target::TargetCache;
 pub(crate) use self::target::{GateInfo, Target};
-pub(crate) use self::target_cache::TargetCache;
 use crate::connection::{Connection, Deadline};
 use crate::error::Error;
 use crate::key::HashTag;

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use loom::thread;
 
-use super::dispatchers::{DispatcherId, Dispatchers, Limits};
-use super::lateness::Lateness;
+use super::dispatchers::{DispatcherId, Dispatchers, Lateness, Limits};
 use crate::check::{Model, Preemptions};
 use crate::runtime::sync::{Arc, Mutex, lock};
 

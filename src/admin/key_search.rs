@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::found::KeyStates;
+use super::usage::KeyStates;
 use super::{Inspector, Name, Page, Shape};
 use crate::error::Error;
 

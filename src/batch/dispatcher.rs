@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
+use super::BatchInner;
 use super::destination::Destination;
 use super::dispatchers::DispatcherId;
 use super::in_flight::{Call, InFlight};
-use super::inner::BatchInner;
 use super::queue::{Batched, Merged};
 use crate::connection::Deadline;
 use crate::store::MAX_WORK;

@@ -8,9 +8,9 @@ use futures_util::future::{self, BoxFuture};
 use futures_util::task::AtomicWaker;
 use tokio::time::Instant;
 
-use super::lateness::Lateness;
+use super::Reply;
+use super::dispatchers::Lateness;
 use super::queue::Merged;
-use super::reply::Reply;
 use crate::connection::Deadline;
 use crate::error::Error;
 use crate::store::Outcome;

@@ -6,7 +6,7 @@ use smallvec::{SmallVec, smallvec};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::reply::{Reply, Share};
+use super::{Reply, Share};
 use crate::connection::Deadline;
 use crate::error::Error;
 use crate::key::keyed_hash::{IdentityHasher, KeyedHash};

@@ -21,10 +21,9 @@ use tokio::time::Instant;
 
 use super::destination::Shard;
 use super::dispatcher::Dispatcher;
-use super::inner::BatchInner;
-use super::lateness::Lateness;
+use super::dispatchers::Lateness;
 use super::reaper::Thread;
-use super::reply::{Reply, Taking};
+use super::{BatchInner, Reply, Taking};
 use crate::connection::Deadline;
 use crate::error::{Error, QUEUE_ROOM};
 

@@ -6,8 +6,7 @@ use std::sync::atomic::AtomicU64;
 use redis::{Cmd, RedisError, RedisResult, Value};
 use tokio::time::Instant;
 
-use super::deadline::{ANSWER, Deadline};
-use super::link::Link;
+use super::link::{ANSWER, Deadline, Link};
 use super::reply;
 use super::slot::{Attempt, ConnectionSlot};
 use super::source::ConnectionSource;

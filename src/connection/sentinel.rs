@@ -9,8 +9,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{ConnectionInfo, RedisConnectionInfo, Value};
 
 use super::address;
-use super::connect::{CONNECT_TIMEOUT, connect_error, connect_to, with_address};
-use super::login::Login;
+use super::connect::{CONNECT_TIMEOUT, Login, connect_error, connect_to, with_address};
 use crate::error::Error;
 
 /// Bounds each of the two steps of an attempt: a sentinel's answer, and a connection to the primary

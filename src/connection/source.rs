@@ -4,9 +4,8 @@ use deadpool_redis::{HookError, PoolError};
 use redis::{ConnectionAddr, ConnectionInfo};
 
 use super::address;
-use super::connect::{connect_error, connect_to};
+use super::connect::{Login, connect_error, connect_to};
 use super::link::Link;
-use super::login::Login;
 use super::sentinel::Sentinels;
 use crate::error::Error;
 

@@ -2,8 +2,7 @@
 
 use std::borrow::Borrow;
 
-use crate::decision::AllDecision;
-use crate::decision::grant::Grant;
+use crate::decision::{AllDecision, Grant};
 use crate::error::Error;
 use crate::key::as_key::AsKey;
 use crate::limiter::Limiter;

@@ -4,11 +4,8 @@
 //! So a fleet of I instances admits at most I shares more than the quota for each outage.
 
 mod heartbeat;
-mod inner;
-mod instances;
 mod last_known;
 mod on_failure;
-mod part;
 mod publisher;
 mod reconcile;
 mod table;
@@ -20,24 +17,23 @@ use smallvec::SmallVec;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use self::inner::FallbackInner;
-pub(crate) use self::instances::Instances;
+pub(crate) use self::heartbeat::Instances;
 use self::last_known::LastKnown;
 pub use self::on_failure::OnFailure;
-use self::part::Part;
 pub(crate) use self::publisher::Publisher;
-use self::table::LocalTable;
 pub(crate) use self::table::ReconcileStamp;
+use self::table::{LocalTable, Part};
+use super::breaker::Breaker;
+use crate::connection::Deadline;
 use crate::decision::Decision;
-use crate::local::breaker::Breaker;
 use crate::observe::observer::Observer;
 use crate::observe::warning::RepeatedWarning;
 use crate::observe::warning_sink::WarningSink;
 use crate::quota::Quota;
-use crate::quota::reference::{Answer, Before};
+use crate::quota::reference::{Answer, Before, Record};
 use crate::runtime::background::{Background, JobSlot};
 use crate::runtime::clock::Clock;
-use crate::store::{Item, Store, Target};
+use crate::store::{Item, Store, Target, Write};
 
 #[derive(Clone)]
 pub(crate) struct Fallback(Arc<FallbackInner>);
@@ -181,5 +177,42 @@ impl std::fmt::Debug for Fallback {
             .field("instances", &self.0.instances.known())
             .field("keys", &self.0.table.len())
             .finish_non_exhaustive()
+    }
+}
+
+// The state of a fallback, which its callers and background jobs share.
+
+struct FallbackInner {
+    store: Arc<Store>,
+    breaker: Arc<Breaker>,
+    clock: Clock,
+    deadline: Duration,
+    observer: Option<Arc<dyn Observer>>,
+    warnings: WarningSink,
+    heartbeat_rejected: RepeatedWarning,
+    heartbeat_unanswered: RepeatedWarning,
+    instances: Instances,
+    publisher: Option<Publisher>,
+    last_known: LastKnown,
+    table: LocalTable,
+    background: Arc<Background>,
+    heartbeats: JobSlot,
+    reconciling: JobSlot,
+    /// One round of reconciling at a time: two would charge the same units twice.
+    round: Mutex<()>,
+}
+
+impl FallbackInner {
+    /// Called when the store accepted `units` with the stamp `store_stamp_us`, or will never accept them
+    /// (`None`).
+    async fn settle(&self, target: &Target, units: u64, store_stamp_us: Option<u64>) {
+        let note =
+            |share: &Quota, record: &Record| self.last_known.note_record(target, share, record, &self.clock);
+        let excess = self.table.settle(target, units, store_stamp_us, self.clock.now_us(), note);
+        if excess > 0 {
+            let give_back = Write::Refund { units: excess, stamp_us: store_stamp_us };
+            // A lost refund admits too few.
+            let _ = self.store.write(target, give_back, Deadline::new(self.deadline)).await;
+        }
     }
 }

@@ -14,22 +14,20 @@
 //! that are not given back stay charged.
 
 mod blocks;
-mod counters;
 mod demand;
 mod entry;
 mod leases;
 mod ledger;
 mod packed_key;
 mod queue;
-mod registry;
 mod settings;
 mod shared;
 mod slot;
 mod table;
 mod worker;
 
-pub use self::counters::LeaseStats;
 pub(crate) use self::leases::Leases;
-pub(crate) use self::registry::Registry;
+pub(crate) use self::leases::Registry;
 pub use self::settings::Lease;
+pub use self::settings::LeaseStats;
 pub(crate) use self::worker::Upstream;

@@ -6,15 +6,13 @@
 
 mod counters;
 pub(crate) mod format;
-mod latency;
 mod registry;
-mod sharded;
 
 use std::time::Duration;
 
 pub(crate) use self::counters::GateCounters;
 #[cfg(feature = "admin")]
-pub(crate) use self::latency::Histogram;
+pub(crate) use self::counters::Histogram;
 pub(crate) use self::registry::Figures;
 
 /// The time of one hash of figures.

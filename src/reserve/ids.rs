@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use sha2::{Digest, Sha256};
 
-use super::content::Id;
+use super::format::Id;
 
 /// Returns 96 unpredictable bits: SHA-256 of a secret of the process and a counter.
 pub(super) fn random() -> Id {

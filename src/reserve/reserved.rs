@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::content::{Charge, Content, Id, TokenItem};
+use super::format::{Charge, Content, Id, TokenItem};
 use super::token::Token;
 use super::{ids, settling};
 use crate::decision::{AllDecision, Decision, Source};

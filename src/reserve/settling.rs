@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use tokio::sync::oneshot;
 
-use super::content::{Content, TokenItem};
+use super::format::{Content, TokenItem};
 use super::token::Token;
 use crate::error::Error;
 use crate::local::settle_queue::SettleCall;

@@ -5,8 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use super::base64url;
-use super::content::Content;
-use super::format;
+use super::format::{self, Content};
 use crate::error::Error;
 use crate::key::reservation_secret::{SIGNATURE_BYTES, Secrets};
 

@@ -1,8 +1,5 @@
 //! The in-memory store: the reference algorithms on a map. For tests and single processes.
 
-mod ban;
-mod reserve;
-
 use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
 
@@ -10,14 +7,13 @@ use super::command::{
     Adapted, LeaseCall, LeaseReply, MAX_OVERRIDES, OverrideText, SettleItem, Standing, UsedCharge, Write,
     Written, too_many_overrides,
 };
-use super::companion::{Companion, Message};
-use super::take::{Group, Item, Outcome};
+use super::take::{BeginningBan, Companion, Group, Item, Message, Outcome};
 use super::target::Target;
 use crate::error::Error;
 use crate::quota::Quota;
 use crate::quota::reference::adapt::{Adaptation, Bounds, Report};
-use crate::quota::reference::bans::DenialCount;
-use crate::quota::reference::holds::{Call, Holds, NewHold};
+use crate::quota::reference::bans::{Counting, DenialCount, take};
+use crate::quota::reference::holds::{Call, Holds, NewHold, Part};
 use crate::quota::reference::in_flight::{self, Acquire, PermitLeases, Refused};
 use crate::quota::reference::{self, Record};
 use crate::quota::settlement::Settlement;
@@ -253,4 +249,110 @@ fn message(item: &Item) -> Option<in_flight::Message<'_>> {
     let Some(Companion::Message(message)) = item.companion.as_deref() else { return None };
     let Message { ref holder, lease_end_us, number, keep, waits, .. } = *message;
     Some(in_flight::Message { holder, lease_end_us, number, keep, waits })
+}
+
+// Bans in memory: the reference of bans on the map.
+
+impl Keys {
+    /// Takes a group of which at least one key is of a gate with a ban.
+    fn take_with_bans(&mut self, group: &Group, now: u64) -> Outcome {
+        let mut records: Vec<Record> =
+            group.items.iter().map(|item| self.remove(&item.target.redis_key, now)).collect();
+        let mut denials: Vec<DenialCount> =
+            group.items.iter().map(|item| self.remove_denial_count(item, now)).collect();
+        let items = group.items.iter().zip(&mut records).map(|(item, record)| {
+            reference::Item::new(&item.target.gate.quota, record, item.cost, item.max_delay_us)
+        });
+        let mut items: Vec<reference::Item<'_>> = items.collect();
+        let counting = group.items.iter().zip(&mut denials).map(|(item, denials)| {
+            Some(Counting { is_grant: group.is_grant(), ..Counting::new(item.ban()?, denials) })
+        });
+        let mut counting: Vec<Option<Counting<'_>>> = counting.collect();
+        let k = take(&mut items, &mut counting, group.n, now);
+        let before = items.iter().map(|item| item.before).collect();
+        let begins = |(item, counting): (usize, &Option<Counting<'_>>)| {
+            let ban = counting.as_ref().filter(|counting| counting.begins)?.ban;
+            Some(BeginningBan { item, lasts_us: ban.lasts_us() })
+        };
+        let bans = counting.iter().enumerate().filter_map(begins).collect();
+        for ((item, record), denials) in group.items.iter().zip(records).zip(denials) {
+            self.keep(&item.target, record, now);
+            if denials.count > 0 {
+                // A full map keeps the largest counts.
+                let rank = |denials: &DenialCount| (!denials.has_expired(now)).then_some(denials.count);
+                self.denials.insert(item.target.denials_key(), denials, rank);
+            }
+        }
+        Outcome { k, before, now_us: now, repeated: Vec::new(), bans }
+    }
+
+    /// Removes the count of a key's denials, to be changed and inserted again.
+    fn remove_denial_count(&mut self, item: &Item, now: u64) -> DenialCount {
+        let removed = item.ban().and_then(|_| self.denials.remove_entry(&item.target.denials_key()));
+        match removed {
+            Some((_, denials)) if !denials.has_expired(now) => denials,
+            _ => DenialCount::default(),
+        }
+    }
+}
+
+// Reservations in memory: the reference of holds on the map.
+
+impl Keys {
+    /// Takes a group of which at least one key has holds.
+    fn reserve(&mut self, group: &Group, call: &mut Call, now: u64) -> Outcome {
+        let mut records: Vec<Record> =
+            group.items.iter().map(|item| self.remove(&item.target.redis_key, now)).collect();
+        let of_item = |item: &crate::store::Item| {
+            item.holds().map(|_| self.remove_holds(&item.target.holds_key(), now))
+        };
+        let mut holds: Vec<Option<Holds>> = group.items.iter().map(of_item).collect();
+        let parts = group.items.iter().zip(&mut records).zip(&mut holds).map(|((item, record), holds)| {
+            let quota = &item.target.gate.quota;
+            Part::new(quota, record, item.cost, item.max_delay_us, holds.as_mut())
+        });
+        let mut parts: Vec<Part<'_>> = parts.collect();
+        let k = call.reserve(&mut parts, group.n, group.new_hold());
+        let before = parts.iter().map(|part| part.item.before).collect();
+        let repeated = parts.iter().enumerate().filter_map(|(index, part)| part.was_held.then_some(index));
+        let repeated = repeated.collect();
+        drop(parts);
+        for ((item, record), holds) in group.items.iter().zip(records).zip(holds) {
+            self.keep(&item.target, record, now);
+            if let Some(holds) = holds {
+                self.keep_holds(item.target.holds_key(), holds);
+            }
+        }
+        Outcome { k, before, now_us: now, repeated, bans: Vec::new() }
+    }
+
+    fn settle(
+        &mut self,
+        hold: &NewHold,
+        SettleItem { target, units, actual }: &SettleItem,
+        call: &mut Call,
+        now: u64,
+    ) -> Settlement {
+        let (holds_key, quota) = (target.holds_key(), &target.gate.quota);
+        let mut record = self.remove(&target.redis_key, now);
+        let mut holds = self.remove_holds(&holds_key, now);
+        let settlement = call.settle(quota, &mut record, &mut holds, hold, *units, *actual);
+        self.keep(target, record, now);
+        self.keep_holds(holds_key, holds);
+        settlement
+    }
+
+    /// Removes a key's holds, to be changed and inserted again.
+    fn remove_holds(&mut self, holds_key: &str, now: u64) -> Holds {
+        match self.holds.remove_entry(holds_key) {
+            Some((_, holds)) if !holds.has_expired(now) => holds,
+            _ => Holds::default(),
+        }
+    }
+
+    fn keep_holds(&mut self, holds_key: String, holds: Holds) {
+        if !holds.is_empty() {
+            self.holds.insert(holds_key, holds, |_| None::<u64>);
+        }
+    }
 }

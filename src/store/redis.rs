@@ -1,7 +1,6 @@
 //! The Redis store: maps groups to script calls, and replies to outcomes.
 
 mod acquire;
-mod arguments;
 mod ban;
 mod publish;
 mod reply;
@@ -10,13 +9,11 @@ mod reserve;
 mod server_clock;
 
 use futures_util::future::{join, join_all};
-use redis::{Cmd, Value};
+use redis::{Cmd, RedisWrite, ToRedisArgs, Value};
 
 use self::acquire::{Sender, acquire_all_args, acquire_args, is_shared, message_of, peek_alone_args};
-use self::arguments::{Optional, group_args, take_args};
 use self::reply::{Reply, adapt_reply, lease_reply, unexpected, used_charge_reply};
 use self::server_clock::ServerClock;
-
 use super::command::{
     Adapted, Heartbeat, LeaseCall, LeaseReply, MAX_OVERRIDE_BYTES, MAX_OVERRIDES, OverrideText, SettleItem,
     Standing, UsedCharge, Write, Written, too_many_overrides,
@@ -521,4 +518,81 @@ fn common_call(groups: &[Group]) -> Option<Call<'_>> {
 /// Returns the error for a refund or a penalty of an in-flight limit.
 fn not_written(algorithm: &str) -> Error {
     Error::config(format!("units of {algorithm} are held, not charged: release the permit instead"))
+}
+
+// The arguments of the scripts, in the order of the headers of their files.
+
+/// A number, or no argument.
+struct Optional(Option<u64>);
+
+impl ToRedisArgs for Optional {
+    fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
+        match self.0 {
+            Some(number) => number.write_redis_args(out),
+            None => out.write_arg(b""),
+        }
+    }
+}
+
+/// Appends arguments in the order of the header of `take.lua`.
+fn take_args(quota: &Quota, now_us: u64, groups: &[&Group], command: &mut Cmd) {
+    let items = || groups.iter().flat_map(|group| &group.items);
+    command.arg(items().count());
+    for item in items() {
+        command.arg(&item.target.redis_key);
+    }
+    command.arg(&quota.kind().args_at(now_us));
+    let wanted = groups
+        .iter()
+        .flat_map(|group| group.items.iter().map(|item| (group.n, item.cost, item.max_delay_us)));
+    let Some(first) = wanted.clone().next() else { return };
+    // Fewer arguments are faster: Redis parses each one and makes a Lua string of it.
+    let alike = wanted.clone().all(|other| other == first);
+    if alike && first == (1, 1, None) {
+        return;
+    }
+    wanted.take(if alike { 1 } else { usize::MAX }).for_each(|(n, cost, max_delay_us)| {
+        command.arg(n).arg(cost).arg(Optional(max_delay_us));
+    });
+}
+
+/// Appends arguments in the order of the header of `group.lua`.
+fn group_args(now_us: u64, groups: &[&Group], command: &mut Cmd) {
+    let items = || groups.iter().flat_map(|group| &group.items);
+    command.arg(items().count());
+    for item in items() {
+        command.arg(&item.target.redis_key);
+    }
+    let quotas = Quotas::append(items().map(|item| &item.target), now_us, command);
+    for group in groups {
+        command.arg(group.n).arg(group.items.len());
+        for item in &group.items {
+            command.arg(quotas.number(&item.target)).arg(item.cost).arg(Optional(item.max_delay_us));
+        }
+    }
+}
+
+/// The quotas of a call, each once.
+struct Quotas<'a>(Vec<&'a Quota>);
+
+impl<'a> Quotas<'a> {
+    /// Appends the number of quotas, then the algorithm and the numbers of each at `now_us`.
+    fn append(targets: impl Iterator<Item = &'a Target>, now_us: u64, command: &mut Cmd) -> Self {
+        let mut quotas: Vec<&Quota> = Vec::new();
+        for target in targets {
+            if !quotas.contains(&&target.gate.quota) {
+                quotas.push(&target.gate.quota);
+            }
+        }
+        command.arg(quotas.len());
+        for quota in &quotas {
+            command.arg(quota.algorithm()).arg(&quota.kind().args_at(now_us));
+        }
+        Self(quotas)
+    }
+
+    /// Returns the number of the quota, from 1.
+    fn number(&self, target: &Target) -> usize {
+        self.0.iter().position(|quota| **quota == target.gate.quota).unwrap_or(0) + 1
+    }
 }

@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use redis::{ConnectionAddr, ConnectionInfo};
 
-use super::redirect::Address;
-use crate::connection::connect::with_address;
-use crate::connection::login::Login;
+use super::Address;
+use crate::connection::connect::{Login, with_address};
 use crate::connection::node::Node;
 use crate::connection::source::ConnectionSource;
 use crate::error::Error;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
-use super::inner::FallbackInner;
+use super::FallbackInner;
 use crate::connection::Deadline;
 use crate::error::Error;
 use crate::key::HashTag;

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::counters::add;
 use super::entry::{LeaseBlock, LeaseEntry};
+use super::settings::add;
 use super::shared::LeasesInner;
 use super::slot::{Slot, Term};
 use crate::store::Target;

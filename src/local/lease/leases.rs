@@ -1,14 +1,15 @@
 //! The leases of a gate as its clones use them: spending, and requests to the worker.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
-use super::counters::LeaseStats;
+use tokio::time::Instant;
+
 use super::demand::Demand;
 use super::ledger::Ledger;
 use super::packed_key::PackedKey;
 use super::queue::LeaseRequest;
-use super::settings::Lease;
+use super::settings::{Lease, LeaseStats};
 use super::shared::LeasesInner;
 use super::slot::{Spend, Spent};
 use super::table::LeaseTable;
@@ -17,7 +18,7 @@ use crate::decision::{Decision, Source};
 use crate::observe::observer::Observer;
 use crate::runtime::background::Background;
 use crate::runtime::clock::Clock;
-use crate::runtime::sync::lock;
+use crate::runtime::sync::{Mutex, lock};
 use crate::store::GateInfo;
 
 /// How often a caller that takes what is left tries to spend it.
@@ -177,5 +178,30 @@ impl Drop for Leases {
     /// The worker outlives this and gives all units back.
     fn drop(&mut self) {
         self.0.begin_shutdown();
+    }
+}
+
+// The leased gates of one limiter, which end with it.
+
+/// Weak references: gates end when they are dropped. A gate whose worker still gives units back stays listed
+/// until the worker has finished.
+#[derive(Debug, Default)]
+pub(crate) struct Registry(Mutex<Vec<Weak<LeasesInner>>>);
+
+impl Registry {
+    pub(crate) fn add(&self, leases: &Leases) {
+        let mut gates = lock(&self.0);
+        gates.retain(|gate| gate.strong_count() > 0);
+        gates.push(Arc::downgrade(leases.shared()));
+    }
+
+    /// Gives all leases back, at most until `ends`.
+    pub(crate) async fn end(&self, ends: Instant) {
+        let gates = std::mem::take(&mut *lock(&self.0));
+        let gates: Vec<_> = gates.iter().filter_map(Weak::upgrade).collect();
+        gates.iter().for_each(|gate| gate.begin_shutdown());
+        for gate in gates {
+            gate.end(ends).await;
+        }
     }
 }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::blocks::{Blocks, Taken};
-use super::counters::add;
 use super::entry::LeaseEntry;
 use super::packed_key::PackedKey;
 use super::queue::LeaseRequest;
+use super::settings::add;
 use super::shared::LeasesInner;
 use super::slot::Slot;
 use crate::store::Target;

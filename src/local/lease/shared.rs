@@ -7,11 +7,10 @@ use std::sync::{Arc, OnceLock};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::counters::{Counters, add};
 use super::demand::Demand;
 use super::packed_key::PackedKey;
 use super::queue::RequestQueue;
-use super::settings::Terms;
+use super::settings::{Counters, Terms, add};
 use super::table::LeaseTable;
 use crate::observe::observer::Observer;
 use crate::runtime::background::Background;

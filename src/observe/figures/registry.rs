@@ -4,10 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::counters::{GateCounters, GateCounts};
+use super::counters::{BUCKETS, GateCounters, GateCounts, Sharded, bound_us, bucket_of};
 use super::format::{LATENCY, NumberText, OTHER};
-use super::latency::{BUCKETS, bound_us, bucket_of};
-use super::sharded::Sharded;
 use crate::runtime::sync::{Mutex, lock};
 
 /// The maximum number of gates of this process with counters of their own. Further gates share those of [`OTHER`].

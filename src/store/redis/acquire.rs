@@ -2,10 +2,9 @@
 
 use redis::Cmd;
 
-use super::arguments::{Optional, Quotas};
+use super::{Optional, Quotas};
 use crate::quota::Quota;
-use crate::store::companion::{Companion, Message};
-use crate::store::take::{Group, Item};
+use crate::store::take::{Companion, Group, Item, Message};
 
 /// The sender of all messages of a call. Without one, the call peeks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 
 use redis::Cmd;
 
-use super::arguments::{Optional, Quotas};
 use super::reply::Reply;
+use super::{Optional, Quotas};
 use crate::error::Error;
 use crate::quota::ban::Ban;
 use crate::store::take::{BeginningBan, Group, Item};

@@ -2,8 +2,8 @@
 
 use redis::{Cmd, Value};
 
-use super::arguments::{Optional, Quotas};
 use super::reply::{Reply, unexpected};
+use super::{Optional, Quotas};
 use crate::error::Error;
 use crate::quota::reference::holds::NewHold;
 use crate::quota::settlement::Settlement;
