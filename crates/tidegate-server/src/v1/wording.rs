@@ -28,7 +28,7 @@ mod tests {
 
     /// The files of the library that contain the texts.
     const SOURCES: [&str; 6] = [
-        "request.rs",
+        "pipeline/request.rs",
         "pipeline/acquire.rs",
         "pipeline/all.rs",
         "reserve.rs",
