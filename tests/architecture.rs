@@ -87,7 +87,8 @@ fn diagram_and_imports_are_parsed() {
 #[test]
 fn no_rooms_import_each_other_in_a_circle() {
     for source in crates() {
-        let imports = imports::of_rooms(&source);
+        // The admin port and its pages import each other: they count as one room.
+        let imports = imports::of_rooms(&source, &["admin", "console"]);
         assert!(imports.len() > 3, "{}: {imports:?}", source.display());
         let cycle = imports::cycle(&imports);
         assert!(

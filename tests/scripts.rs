@@ -53,7 +53,7 @@ const DIGESTS: &[(&str, &str)] = &[
     ("acquire_all", "d56b1bbedb1b1fa2e2646550a5c0f7d3d4082ff9"),
     ("permit_lease", "d5f834aac443ef29ac9172a9270d5aeb449bb085"),
     ("releases", "adcae66ec099ec94239cae59ea1895ba3a7b51c5"),
-    ("adapt", "b8d5989174b1180e0e93f33ecfad6a2aeb5e95bd"),
+    ("adapt", "04d64cc404ec716b0a5fd5f28e654da78dd2c6d0"),
     ("reserve", "188c60c86971f9ba06525252632e9c748f417a73"),
     ("settle", "cb2eb3ebb44bc3ec205ddc3050fc843dd576aace"),
     ("ban", "0d33d664e96db32dcf98444d7882c7965df9297f"),

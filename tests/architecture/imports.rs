@@ -52,14 +52,19 @@ fn of_crate(source: &Path) -> Imports {
     texts.iter().map(|(module, text)| (module.clone(), imports(module, text))).collect()
 }
 
-/// Reads the imports between the rooms of a crate. Files within a room may know each other.
-pub fn of_rooms(source: &Path) -> Imports {
+/// Reads the imports between the rooms of a crate. Files within a room may know each other. Rooms that count as `one`
+/// have the name of the first.
+pub fn of_rooms(source: &Path, one: &[&str]) -> Imports {
+    let room_of = |module: &Module| {
+        let room = module.first()?;
+        Some(vec![if one.contains(&&**room) { one[0].to_owned() } else { room.clone() }])
+    };
     let mut rooms = Imports::new();
     for (module, imported) in of_crate(source) {
-        let Some(room) = module.first() else { continue };
-        let others = imported.iter().filter_map(|module| module.first()).filter(|other| *other != room);
-        let others: Vec<Module> = others.map(|other| vec![other.clone()]).collect();
-        rooms.entry(vec![room.clone()]).or_default().extend(others);
+        let Some(room) = room_of(&module) else { continue };
+        let others = imported.iter().filter_map(room_of).filter(|other| *other != room);
+        let others: Vec<Module> = others.collect();
+        rooms.entry(room).or_default().extend(others);
     }
     rooms
 }

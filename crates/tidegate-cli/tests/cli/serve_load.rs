@@ -217,7 +217,7 @@ fn requests_that_do_not_end_take_the_memory_of_the_settings_and_give_it_back() {
     let args = ["--demo", "--max-message", &max_message, "--max-unfinished", &max_unfinished];
     let service = Service::start(&Program::at(""), &args);
     let start = resident_bytes(&service);
-    let head = format!("POST /json HTTP/1.1\r\nhost: x\r\ncontent-length: {MIB}\r\n\r\n");
+    let head = format!("POST /json HTTP/1.1\r\nhost: localhost\r\ncontent-length: {MIB}\r\n\r\n");
     let sent = [head.as_bytes(), &vec![b' '; usize::try_from(MIB - 1).unwrap()]].concat();
     let mut most = start;
     let clients: Vec<_> = (0..400)

@@ -136,7 +136,7 @@ fn each_signal_that_asks_for_the_end_lets_requests_in_flight_finish() {
         let mut stream = TcpStream::connect(&service.http).unwrap();
         let length = body.len();
         let head = format!(
-            "POST /json HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n"
+            "POST /json HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n"
         );
         stream.write_all(head.as_bytes()).unwrap();
         service.signal(name);

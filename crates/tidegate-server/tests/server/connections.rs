@@ -22,7 +22,7 @@ const SILENCE: Duration = Duration::from_millis(300);
 
 /// Sends a request, and returns the head of the response, whose body is short; empty if the connection was closed.
 async fn ask(stream: &mut TcpStream, path: &str) -> String {
-    let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n");
+    let head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n");
     let head = if path == "/livez" { head.replace("POST", "GET") } else { head };
     let mut response = vec![0; 4_096];
     match (stream.write_all(head.as_bytes()).await, stream.read(&mut response).await) {
