@@ -51,11 +51,16 @@ impl PasswordFile {
     fn read(&mut self, timeout: Duration) -> Result<(), Failure> {
         let password = String::from_utf8(self.file.read(timeout)?)
             .map_err(|_| Failure::usage(format!("the file of {OPTION} is not text in UTF-8")))?;
-        password.trim_end_matches(['\r', '\n']).clone_into(&mut self.password);
+        let password = password.trim_end_matches(['\r', '\n']);
+        // A program that writes a new password may have emptied the file first.
+        if password.is_empty() {
+            return Err(Failure::usage(format!("the file of {OPTION} is empty")));
+        }
+        password.clone_into(&mut self.password);
         Ok(())
     }
 
-    /// Returns the password of the file; the last one while the file cannot be read. Redis reports a wrong one.
+    /// Returns the password of the file; the last one while the file is empty or cannot be read. Redis reports a wrong one.
     fn newest(&mut self) -> String {
         let _ = self.read(PATIENCE);
         self.password.clone()

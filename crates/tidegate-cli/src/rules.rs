@@ -15,7 +15,7 @@ use crate::units::human;
 pub(crate) fn run(rules: &Rules, out: Output) -> Result<bool, Failure> {
     match rules {
         Rules::Validate { files } => {
-            let (loader, path) = read_from(files)?;
+            let (loader, path) = read_from(files, out)?;
             match loader.load(&path) {
                 Err(errors) if out.json => {
                     let kept: Vec<Value> = errors.iter().map(error_json).collect();
@@ -43,7 +43,7 @@ pub(crate) fn run(rules: &Rules, out: Output) -> Result<bool, Failure> {
             }
         }
         Rules::Explain { files, request, http } => {
-            let (loader, path) = read_from(files)?;
+            let (loader, path) = read_from(files, out)?;
             let rules = loader.load(path).map_err(Failure::ConfigErrors)?;
             if http.request.is_some() {
                 let (parts, descriptors) = (http.parts()?, http.descriptors(request.domain())?);
@@ -69,8 +69,8 @@ pub(crate) fn run(rules: &Rules, out: Output) -> Result<bool, Failure> {
 }
 
 /// Returns how the files are read, and their path.
-fn read_from(files: &RuleFiles) -> Result<(Loader, PathBuf), Failure> {
-    let (loader, default) = if files.from_env { serve::loader_from_env()? } else { Default::default() };
+fn read_from(files: &RuleFiles, out: Output) -> Result<(Loader, PathBuf), Failure> {
+    let (loader, default) = if files.from_env { serve::loader_from_env(out)? } else { Default::default() };
     Ok((loader, files.path.clone().unwrap_or(default)))
 }
 

@@ -130,9 +130,10 @@ fn loader(serve: &Serve) -> Loader {
         .charge_each(serve.decisions.charge == Charge::Each)
 }
 
-/// Returns how `serve --from-env` reads its rules in this environment, and their path.
-pub(crate) fn loader_from_env() -> Result<(Loader, PathBuf), Failure> {
+/// Returns how `serve --from-env` reads its rules in this environment, and their path. Prints its warnings.
+pub(crate) fn loader_from_env(out: Output) -> Result<(Loader, PathBuf), Failure> {
     let merged = arguments::merge(["tidegate", "serve", "--from-env"].map(OsString::from).into())?;
+    merged.warnings.iter().for_each(|warning| warn(out.json, warning));
     let parsed = Cli::try_parse_from(&merged.arguments);
     match parsed.map_err(|error| Failure::usage(error.to_string()))?.command {
         Command::Serve(serve) => Ok((loader(&serve), serve.rules.unwrap_or_default())),

@@ -122,12 +122,19 @@ impl RulesDecision {
         decisions.map(Decision::delay).max().unwrap_or_default()
     }
 
-    /// Admits the descriptors without hits whose limits are used up, but not exceeded, as envoyproxy/ratelimit does.
-    /// `descriptors` are those of the request.
+    /// Admits the descriptors without hits whose limits are used up, but not exceeded, as envoyproxy/ratelimit does. Only limits
+    /// that can be exceeded, which are fixed windows and those that charge units used: a peek of another one would never be
+    /// denied. `descriptors` are those of the request.
     pub fn admitting_peeks_within_limits(self, descriptors: &[Descriptor<'_>]) -> Self {
-        self.map(descriptors, |descriptor, _, decision| match descriptor.hits {
-            0 => decision.into_admitted_within_limit(),
-            _ => decision,
+        self.map(descriptors, |descriptor, rule, decision| {
+            let is_window =
+                |rule: &Rule| rule.quota().is_some_and(|quota| quota.algorithm() == "fixed_window");
+            match descriptor.hits {
+                0 if rule.is_none_or(|rule| rule.charges_used() || is_window(rule)) => {
+                    decision.into_admitted_within_limit()
+                }
+                _ => decision,
+            }
         })
     }
 

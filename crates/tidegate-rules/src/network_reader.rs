@@ -58,10 +58,10 @@ pub(super) fn read(
 /// Warns of a network that is written as a `value`, which is matched as text.
 pub(super) fn warn_if_value(reader: &mut Reader<'_>, key: &str, value: &str, span: SourceSpan) {
     let Some(network) = parse(value).filter(|_| value.contains('/')) else { return };
-    // The values of these keys can be networks themselves.
+    // The values of these keys can be networks themselves, or any label.
     let is_text = match network {
-        IpNet::V4(_) => key == "masked_remote_address",
-        IpNet::V6(_) => matches!(key, "masked_remote_address" | "remote_address"),
+        IpNet::V4(_) => matches!(key, "masked_remote_address" | "generic_key"),
+        IpNet::V6(_) => matches!(key, "masked_remote_address" | "remote_address" | "generic_key"),
     };
     if !is_text {
         let message = format!("the value `{value}` is matched as text, so no address matches it");

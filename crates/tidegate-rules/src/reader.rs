@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::config_error::{ConfigError, ErrorList, SourceSpan, cut};
 use super::field_table::FieldTable;
-use super::fields::{TABLES, closest};
+use super::fields::{DESCRIPTOR, DOCUMENT, RATE_LIMIT, REPLACES, TABLES, closest};
 use super::source::SourceFile;
 use super::yaml::{Value, YamlNode};
 
@@ -156,7 +156,9 @@ impl<'s> Reader<'s> {
             (None, None) => format!("known fields: {}", own.collect::<Vec<_>>().join(", ")),
         };
         let message = format!("{} has no field `{}`", table.label, quoted(name));
-        if ENVOY_FIELDS.contains(&name) {
+        // Its service rejects files with any other table.
+        let tables = [&DOCUMENT, &DESCRIPTOR, &RATE_LIMIT, &REPLACES];
+        if tables.iter().any(|of| of.label == table.label) && ENVOY_FIELDS.contains(&name) {
             self.mistake(span, &message, "it has no effect", hint);
         } else {
             self.error(span, message).hint(hint);

@@ -79,10 +79,14 @@ pub(crate) fn merge(arguments: Vec<OsString>) -> Result<MergedArguments, Failure
     let settings = settings();
     let mut layers = environment(&settings, &mut merged.warnings)?;
     let mut mistakes = Vec::new();
+    let mut is_file_valid = true;
     if let Some((path, origin)) = config_path(&given) {
         match file(&path, &origin, &given, &settings) {
             Ok(values) => layers.extend(values),
-            Err(failure) => mistakes.push(failure.to_string()),
+            Err(failure) => {
+                is_file_valid = false;
+                mistakes.push(failure.to_string());
+            }
         }
     }
     // After a mistake in the arguments, a switch has no value.
@@ -96,15 +100,17 @@ pub(crate) fn merge(arguments: Vec<OsString>) -> Result<MergedArguments, Failure
         layers.extend(imported.values);
     }
     mistakes.extend(layers.iter().filter_map(|value| mistake(&settings, value)));
-    // After any other mistake in the arguments, those that follow it are not known.
+    // After any other mistake in the arguments, those that follow it are not known, and after one in the file, its values.
     let parsed = Cli::command().try_get_matches_from(&merged.arguments);
     let has_relations_only = |error: &clap::Error| {
         matches!(error.kind(), ErrorKind::MissingRequiredArgument | ErrorKind::ArgumentConflict)
     };
-    if parsed.as_ref().err().is_none_or(has_relations_only) {
+    if is_file_valid && parsed.as_ref().err().is_none_or(has_relations_only) {
         mistakes.extend(relations::mistakes(&with_values(&given, &layers, &settings)));
     }
     if !mistakes.is_empty() {
+        // A misspelt variable can be the cause of a mistake.
+        mistakes.extend(merged.warnings.iter().map(|warning| format!("warning: {warning}")));
         return Err(Failure::usage(mistakes.join("\n")));
     }
     for setting in &settings {

@@ -91,8 +91,8 @@ impl RulesLimiter {
             let of_key = checks[..=at].iter().filter(is_of_key);
             let cost = of_key.fold(0_u64, |sum, other| sum.saturating_add(other.cost()));
             let switch = check.gate().name().and_then(|name| self.limiter().control().current_switch(name));
-            // A switch decides regardless of the cost.
-            if cost > decision.remaining() && switch.is_none() {
+            // A switch decides regardless of the cost. Units that were used have been charged already.
+            if cost > decision.remaining() && switch.is_none() && !check.gate().charges_used() {
                 *decision = check.check().deny(decision.clone());
             }
         }
