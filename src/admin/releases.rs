@@ -14,15 +14,15 @@ use crate::script;
 /// The most releases that wait for a process.
 const MAX_RECORDS: usize = 16_384;
 
-/// How long an inbox stays open after its process has collected the last time.
-const OPEN: Duration = Duration::from_secs(60);
+/// How long an inbox stays open after its process has collected the last time: no shorter than a client's permit lives.
+const OPEN: Duration = Duration::from_secs(3_600);
 
 /// The releases that wait for a process, which holds [permits](crate::Permit) for its clients: any process of the
 /// namespace records them, and the holder collects them.
 ///
 /// The process and each permit have a random number. A client that knows both may release the permit, at any process.
 /// Redis keeps the records of a process in a sorted set, `tidegate:1:releases/PROCESS`: at most 16,384, and until a
-/// minute after the process has collected the last time. Each call has the
+/// hour after the process has collected the last time. Each call has the
 /// [deadline of checks](crate::Builder::deadline). Failure policies and the circuit breaker do not apply.
 ///
 /// ```no_run
@@ -73,7 +73,7 @@ impl ReleaseInbox {
         }
     }
 
-    /// Returns the permits whose releases were recorded, and keeps the inbox open for a minute. Returns each permit
+    /// Returns the permits whose releases were recorded, and keeps the inbox open for an hour. Returns each permit
     /// once or twice, and also numbers that never were a permit.
     ///
     /// # Errors

@@ -32,7 +32,8 @@ use crate::service_error::ServiceError;
 const HEALTH_NAMES: [&str; 3] =
     ["", <RateLimitServiceServer<GrpcService> as NamedService>::NAME, "ratelimit"];
 
-/// The maximum size of a request for the health, which has the name of a service, and the memory of all unfinished ones.
+/// The maximum size of a request for the health or reflection, which has the name of a service, and the memory of all
+/// unfinished ones for the health.
 const MAX_CHECK_BYTES: usize = 1 << 10;
 const UNFINISHED_CHECKS_BYTES: usize = 1 << 20;
 /// The time between two looks at Redis, for the health.
@@ -94,6 +95,10 @@ impl GrpcHealth {
             if reported != Some(status) {
                 self.report(status).await;
                 reported = Some(status);
+                // The end may have been reported meanwhile, and overwritten.
+                if readiness.is_stopping() {
+                    return self.stop().await;
+                }
             }
             sleep(HEALTH_INTERVAL).await;
         }
@@ -134,7 +139,7 @@ pub(crate) async fn routes(
     for name in HEALTH_NAMES {
         reporter.set_service_status(name, ServingStatus::Serving).await;
     }
-    let reflection = || {
+    let builder = || {
         let builder = tonic_reflection::server::Builder::configure();
         let builder = builder.register_encoded_file_descriptor_set(DESCRIPTORS);
         builder.register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
@@ -147,9 +152,11 @@ pub(crate) async fn routes(
     // A memory of its own, so that requests that do not end keep no health check out.
     let memory = Arc::new(BodyMemory::new(UNFINISHED_CHECKS_BYTES, MAX_CHECK_BYTES));
     let health = WholeMessage { service: health, max_bytes: MAX_CHECK_BYTES, memory };
+    let reflection = builder().build_v1()?.max_decoding_message_size(MAX_CHECK_BYTES);
+    let reflection_alpha = builder().build_v1alpha()?.max_decoding_message_size(MAX_CHECK_BYTES);
     let routes = Routes::new(CountedErrors { service, requests })
         .add_service(BoundedStreams { service: health, free: free.clone() })
-        .add_service(BoundedStreams { service: reflection().build_v1()?, free: free.clone() })
-        .add_service(BoundedStreams { service: reflection().build_v1alpha()?, free });
+        .add_service(BoundedStreams { service: reflection, free: free.clone() })
+        .add_service(BoundedStreams { service: reflection_alpha, free });
     Ok((routes, GrpcHealth(reporter)))
 }

@@ -15,6 +15,7 @@ use tonic::server::NamedService;
 use tonic::{Code, Status};
 
 use crate::metrics::requests::GrpcRequests;
+use crate::service_error::ServiceError;
 
 /// The only method of the protocol.
 const METHOD: &str = "/ShouldRateLimit";
@@ -75,10 +76,10 @@ where
 }
 
 /// Returns the label of an error. A message that cannot be decoded is `INTERNAL` in the protocol, but it is the mistake of
-/// its client: only the errors of the service have a source.
+/// its client: only the errors of the service have theirs as a source.
 fn label(status: &Status) -> &'static str {
     match status.code() {
-        Code::Internal if status.source().is_none() => "MALFORMED",
+        Code::Internal if !status.source().is_some_and(|source| source.is::<ServiceError>()) => "MALFORMED",
         code => name(code),
     }
 }

@@ -95,7 +95,7 @@ impl PermitTable {
     }
 
     /// Opens the inbox, and collects releases until the table is dropped. Where the first call fails, the next one opens
-    /// it.
+    /// it: until then, other servers do not know its permits.
     async fn open_inbox(self: &Arc<Self>) {
         // A limiter in memory shares its permits with no other server.
         let Ok(mut inbox) = ReleaseInbox::new(&self.limiter, self.server) else { return };

@@ -62,6 +62,7 @@ fn status(error: BodyError<Status>, max_bytes: usize) -> Status {
         BodyError::TimedOut => Status::deadline_exceeded(error.to_string()),
         BodyError::TooLarge(_) => Status::out_of_range(BodyError::<Status>::TooLarge(max_bytes).to_string()),
         BodyError::NoMemory => Status::resource_exhausted(error.to_string()),
-        BodyError::Unreadable(status) => status,
+        // The client has reset the request, or has sent no HTTP/2: its mistake, whatever code it chose.
+        BodyError::Unreadable(status) => Status::internal(status.message()),
     }
 }

@@ -90,7 +90,7 @@ pub(super) fn blocked_by(
             ban.after,
             human(ban.within)
         ),
-        (None, _) => "A program or the command line has blocked it: the audit log has no entry.".to_owned(),
+        (None, _) => "A program or the command line has blocked it: none of the newest entries of the audit log is of it.".to_owned(),
     })
 }
 

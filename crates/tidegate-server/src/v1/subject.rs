@@ -11,7 +11,7 @@ use crate::similar_name::closest;
 /// client meanwhile.
 const MAX_CHECKS: usize = 100;
 /// The maximum number of rules among which a similar name is searched.
-const MAX_COMPARED_RULES: usize = 1_000;
+const MAX_COMPARED_RULES: usize = 100;
 
 /// What a request asks about.
 pub(super) enum Subject {
