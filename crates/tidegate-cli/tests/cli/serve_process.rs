@@ -184,7 +184,10 @@ fn changed_password_of_redis_is_used_without_a_restart() {
     server.cli(&["ACL", "SETUSER", "limits", "resetpass", ">new"]).unwrap();
     assert_ne!(server.cli(&["CLIENT", "KILL", "USER", "limits"]).unwrap(), "(integer) 0");
     soon("Redis decides with the new password", || service.ask("ada") == 200);
-    // While the file is away, the last password is used.
+    // While the file is empty or away, the last password is used.
+    std::fs::write(password.path(), "").unwrap();
+    server.cli(&["CLIENT", "KILL", "USER", "limits"]).unwrap();
+    soon("Redis decides with an empty file", || service.ask("ada") == 200);
     std::fs::remove_file(password.path()).unwrap();
     server.cli(&["CLIENT", "KILL", "USER", "limits"]).unwrap();
     soon("Redis decides without the file", || service.ask("ada") == 200);

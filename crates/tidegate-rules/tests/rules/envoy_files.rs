@@ -113,6 +113,19 @@ descriptors:
     assert_eq!(rules.iter().filter(|rule| rule.is_shadow()).count(), 2);
 }
 
+/// Its service rejects the fields that have these tables.
+#[test]
+fn tables_that_envoy_does_not_have_are_read_strictly() {
+    for more in ["tiers: { gold: { requests_per_unit: 5, unit: second } }", "lease: { unit: second }"] {
+        let text = format!(
+            "{{ domain: d, descriptors: [{{ key: user, rate_limit: {{ unit: hour, requests_per_unit: 9, {more} }} }}] }}"
+        );
+        let loader = Loader::new().written_for_envoy(true);
+        let errors = loader.parse([("a.yaml", &*text)]).expect_err(&text).to_string();
+        assert!(errors.contains("has no field `unit`"), "{errors}");
+    }
+}
+
 #[test]
 fn list_of_descriptors_that_is_written_twice_counts_once() {
     let limit_of =

@@ -44,6 +44,19 @@ async fn left<const N: usize>(limits: &RulesLimiter, keys: [&str; N]) -> [u64; N
 }
 
 #[tokio::test]
+async fn units_used_are_not_denied_after_they_were_charged() {
+    for world in worlds() {
+        let limits = limits(&world, "");
+        let asked = Descriptor::from([("asked", "x")]).hits(21);
+        let used = Descriptor::from([("used", "x")]).hits(12);
+        let decision = limits.check_or_deny("d", &[asked, used]).await.unwrap();
+        let allowed = |at: usize| decision.outcomes()[at].decision().unwrap().is_allowed();
+        assert_eq!((decision.is_allowed(), allowed(0), allowed(1)), (false, false, true));
+        assert_eq!(left(&limits, ["asked", "used"]).await, [20, 8]);
+    }
+}
+
+#[tokio::test]
 async fn units_used_deny_once_they_are_above_the_limit() {
     for world in worlds() {
         let limits = limits(&world, "");

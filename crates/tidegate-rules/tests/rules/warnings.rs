@@ -46,6 +46,7 @@ descriptors:
   - { key: remote_address, value: '2001:db8::/64', rate_limit: { unit: day, requests_per_unit: 1 } }
   - { key: masked_remote_address, value: 10.1.0.0/16, rate_limit: { unit: day, requests_per_unit: 1 } }
   - { key: path, value: /10, rate_limit: { unit: day, requests_per_unit: 1 } }
+  - { key: generic_key, value: 10.1.0.0/16, rate_limit: { unit: day, requests_per_unit: 1 } }
   - { key: ip, value: 10.0.0.1, rate_limit: { unit: day, requests_per_unit: 1 } }",
         &[
             "3:23 the value `10.0.0.0/8` is matched as text, so no address matches it = did you mean `networks: [10.0.0.0/8]`?",

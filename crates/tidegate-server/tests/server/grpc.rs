@@ -192,6 +192,20 @@ async fn reflection_lists_the_services_and_their_files() {
     assert!(matches!(file, MessageResponse::FileDescriptorResponse(_)), "{file:?}");
 }
 
+/// The memory of unfinished requests does not count those of reflection.
+#[tokio::test]
+async fn reflection_takes_no_long_message() {
+    let server = Running::start(in_memory(RULES)).await;
+    let endpoint = Endpoint::try_from(format!("http://{}", server.grpc_addr)).unwrap();
+    let mut reflection = ServerReflectionClient::new(endpoint.connect().await.unwrap());
+    let symbol = MessageRequest::FileContainingSymbol("x".repeat(1 << 10));
+    let ask = ServerReflectionRequest { host: String::new(), message_request: Some(symbol) };
+    let mut answers =
+        reflection.server_reflection_info(tokio_stream::iter([ask])).await.unwrap().into_inner();
+    let error = answers.next().await.unwrap().unwrap_err();
+    assert!(error.message().contains("1024 bytes"), "{error}");
+}
+
 #[tokio::test]
 async fn old_connection_is_closed_without_losing_a_request() {
     let age = Duration::from_millis(50);

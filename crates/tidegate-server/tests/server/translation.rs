@@ -221,6 +221,18 @@ async fn peek_at_exactly_the_limit_passes_if_the_service_is_set_to() {
     }
 }
 
+/// No charge exceeds the limit of a bucket, so its peeks would always pass.
+#[tokio::test]
+async fn peek_of_a_used_bucket_is_denied_under_every_setting() {
+    let bucket = "{ unit: year, requests_per_unit: 4, algorithm: token_bucket, burst: 4 }";
+    let rules = format!("domain: d\ndescriptors: [{{ key: a, rate_limit: {bucket} }}]");
+    let service = in_memory(&rules).charge_denied(true).peeks_pass_at_limit(true);
+    for (hits, expected) in [(4, OK), (1, OVER), (0, OVER)] {
+        let asked = request([with_hits(descriptor(&[("a", "x")]), hits)]);
+        assert_eq!(service.decide(&asked).await.unwrap().overall_code(), expected, "{hits} hits");
+    }
+}
+
 #[tokio::test]
 async fn shadow_rule_shows_and_charges_a_cost_above_its_limit() {
     let (service, _clock) = service();
