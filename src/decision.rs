@@ -130,7 +130,6 @@ impl Decision {
 
     /// Turns a peek into a denial, without counting it: see [`Check::deny`](crate::Check::deny), which does. If the peek would
     /// admit, the [`retry_after`](Self::retry_after) of the denial is the time until the limit is entirely available.
-    #[must_use]
     pub fn into_denied(self) -> Self {
         let retry_after_us = if self.allowed { self.reset_after_us } else { self.retry_after_us };
         Self { allowed: false, shadow: false, retry_after_us, ..self }
