@@ -386,7 +386,7 @@ impl Quota {
         Self { kind: self.kind.share(instances.clamp(1, MAX_INSTANCES)) }
     }
 
-    /// Returns the algorithm with its numbers, for the [reference](crate::quota::reference).
+    /// Returns the algorithm with its numbers, for the [reference](mod@reference).
     #[must_use]
     pub const fn kind(&self) -> &Kind {
         &self.kind
