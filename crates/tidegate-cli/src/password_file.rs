@@ -54,7 +54,7 @@ impl PasswordFile {
         let password = password.trim_end_matches(['\r', '\n']);
         // A program that writes a new password may have emptied the file first.
         if password.is_empty() {
-            return Err(Failure::usage(format!("the file of {OPTION} is empty")));
+            return Err(Failure::usage(format!("the file of {OPTION} is empty: write the password into it")));
         }
         password.clone_into(&mut self.password);
         Ok(())

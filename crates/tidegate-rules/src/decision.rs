@@ -153,18 +153,20 @@ impl RulesDecision {
         })
     }
 
-    /// Replaces the decisions of the outcomes.
+    /// Replaces the decisions of the outcomes that have a descriptor.
     fn map(
         self,
         descriptors: &[Descriptor<'_>],
         replace: impl Fn(&Descriptor<'_>, Option<&Rule>, Decision) -> Decision,
     ) -> Self {
-        let outcomes = self.outcomes.into_iter().zip(descriptors).map(|(outcome, descriptor)| {
-            let result = match outcome.result {
-                RuleResult::Decided(decision) => {
+        let mut descriptors = descriptors.iter();
+        let outcomes = self.outcomes.into_iter().map(|outcome| {
+            // Not a zip: no denial is lost if a caller passes too few.
+            let result = match (outcome.result, descriptors.next()) {
+                (RuleResult::Decided(decision), Some(descriptor)) => {
                     RuleResult::Decided(replace(descriptor, outcome.rule.as_deref(), decision))
                 }
-                result => result,
+                (result, _) => result,
             };
             RuleOutcome { result, ..outcome }
         });

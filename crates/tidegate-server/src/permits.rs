@@ -25,7 +25,7 @@ pub(crate) struct PermitTable {
     slots: Arc<Semaphore>,
     max: usize,
     held: Mutex<HashMap<u128, Held>>,
-    /// Set once the inbox was opened, before the first id is given to a client.
+    /// Set once the first call for the inbox has ended, before the first id is given to a client.
     inbox: OnceCell<()>,
 }
 

@@ -57,6 +57,15 @@ async fn units_used_are_not_denied_after_they_were_charged() {
 }
 
 #[tokio::test]
+async fn denial_of_a_descriptor_that_a_caller_forgets_remains() {
+    let limits = limits(&World::memory(), "");
+    let denied = check(&limits, &["asked", "used"], 21).await;
+    for kept in [denied.clone().admitting_peeks_within_limits(&[]), denied.denying_above_remaining(&[])] {
+        assert_eq!((kept.is_allowed(), kept.outcomes().len()), (false, 2));
+    }
+}
+
+#[tokio::test]
 async fn units_used_deny_once_they_are_above_the_limit() {
     for world in worlds() {
         let limits = limits(&world, "");
