@@ -6,10 +6,10 @@
   KEYS     the leases of the holders (see permit_lease); then one per row of the
            reply; a key may occur several times
   ARGV     the sender's name ('' peeks: n and keep are 0); the end of its lease as
-           it knew it (us); limit, patience (us; 0: not fair);
+           it knew it (us); the limit;
            then per key the number of the message and the units to keep;
-           then n, cost, and 1 if acquires that are not admitted wait: per key; or
-           once if they are equal for all keys; or not at all if they are 1, 1, 0
+           then n and cost: per key; or once if they are equal for all keys; or not
+           at all if they are 1 and 1
   Returns  {now, row, row, ...}, flat, without numbers that the client can derive.
            A row is
              -1 - k, if only k < n acquires are admitted, or if the key has a

@@ -11,11 +11,10 @@
            q, the number of quotas; then q times: algorithm, 4 numbers (see the
            algorithm); then per group: n, number of items, and per item: quota
            (from 1), cost; then the longest accepted delay (us, '' for any), or for
-           in_flight the number of the message, the units to keep, and 1 if checks
-           that are not admitted wait. A group keeps '' if an earlier group of the
-           call has a message about the key: the units that this one has left. Such a
-           call is not sent again, since its reply would not tell which groups it
-           admitted the first time
+           in_flight the number of the message and the units to keep. A group keeps ''
+           if an earlier group of the call has a message about the key: the units that
+           this one has left. Such a call is not sent again, since its reply would not
+           tell which groups it admitted the first time
   Returns  {now, group, group, ...}, flat. A group is -1 - k, then per item the
            state as in a row of take or acquire. A group that failed is one string:
            the number of the item that failed (from 1), and the error. The other
@@ -41,8 +40,8 @@ local function acquire(first, n, items)
     item, parsed = i, i
     local at, q, cost = arg, ARGV[arg] + 0, ARGV[arg + 1] + 0
     if has_message[q] then
-      arg = at + 5
-      found[i] = { q, cost, affords[q](KEYS[first + i], n, cost, at + 2, ARGV[at + 4] == '1') }
+      arg = at + 4
+      found[i] = { q, cost, affords[q](KEYS[first + i], n, cost, at + 2) }
       if found[i][5] then repeated = math.min(repeated or n, found[i][3]) end
     else
       arg = at + 3
@@ -73,7 +72,7 @@ while key < #KEYS do
   local failed = failure(acquire, key, n, items)
   if failed then
     reply[#reply + 1] = item .. ' ' .. failed
-    for _ = parsed + 1, items do arg = arg + (has_message[ARGV[arg] + 0] and 5 or 3) end
+    for _ = parsed + 1, items do arg = arg + (has_message[ARGV[arg] + 0] and 4 or 3) end
   end
   key = key + items
 end

@@ -4,7 +4,7 @@
 
   Defines  `fast_path` and `done`, see fast_token_bucket. The slow path handles
            peeks, lapsed senders, messages that were processed before, blocked keys,
-           queues, steps back of the clock, and a change of times alone
+           steps back of the clock, and a change of times alone
 ]]
 local done = 0
 
@@ -19,7 +19,7 @@ local function fast_path(rows, call, format, now, stamp)
   local lapse, latest = call('ZSCORE', key, name), now + ttl * 1000
   lapse = lapse and lapse + 0
   if not lapse or lapse <= now or lapse > latest then return end
-  local limit, is_fair = argv[3] + 0, argv[4] ~= '0'
+  local limit = argv[3] + 0
   local between = '/' .. argv[3] .. ' at '
   local offset = -44 - #between
   -- The last end of a text, with its `sure until`; and the earlier of that and the sender's
@@ -28,22 +28,21 @@ local function fast_path(rows, call, format, now, stamp)
   -- See KEPT in in_flight.
   local quarter, expiry = format('%d', now - now % 900000000), nil
 
-  local n, cost, waits, arg = 1, 1, false, 2 * #keys + 3
+  local n, cost, arg = 1, 1, 2 * #keys + 2
   -- The units of the last entry written, and its text up to the number: keys often have
   -- equal units.
   local last_units, units_text = nil, nil
-  local must_read, is_shared = #argv >= arg, #argv < arg + 3
+  local must_read, is_shared = #argv >= arg, #argv < arg + 2
   for i = done + 1, #keys - 1 do
     if must_read then
-      if not is_shared then arg = 2 * #keys + 3 * i end
-      n, cost, waits = argv[arg] + 0, argv[arg + 1] + 0, argv[arg + 2] == '1'
+      if not is_shared then arg = 2 * #keys + 2 * i end
+      n, cost = argv[arg] + 0, argv[arg + 1] + 0
       must_read = not is_shared
     end
 
     key = keys[i + 1]
-    local found = is_fair and call('HMGET', key, 'held', name, 'queue') or call('HMGET', key, 'held', name)
-    if found[3] then return end
-    local text, entry, number, keep = found[1], found[2], argv[2 * i + 3], argv[2 * i + 4] + 0
+    local found = call('HMGET', key, 'held', name)
+    local text, entry, number, keep = found[1], found[2], argv[2 * i + 2], argv[2 * i + 3] + 0
     local held, own, tail, at = 0, 0, nil, nil
     if text then
       local first = find(text, between, offset, true)
@@ -80,7 +79,6 @@ local function fast_path(rows, call, format, now, stamp)
     local k = n
     if cost > 0 and held + n * cost > limit then
       k = held < limit and math.floor((limit - held) / cost) or 0
-      if is_fair and waits then return end
     end
     local units = keep + k * cost
     if k > 0 or units ~= own then
@@ -110,10 +108,6 @@ local function fast_path(rows, call, format, now, stamp)
     rows[size + 1] = held
     size = size + 2
     rows[size] = sure
-    if is_fair then
-      size = size + 1
-      rows[size] = 0
-    end
     done = i
   end
 end

@@ -9,21 +9,20 @@
            latest), and the earliest time at which a holder can lapse; if the key
            is blocked, ` blocked until us` follows;
            per holder a field of its name, `4 #17`: its units, and the number of
-           the message that set them;
-           queue, of fair gates only: `NAME UNITS SEEN;` per waiting holder
-  ARGV     quota: limit, patience (us; 0: not fair), 0, 0
+           the message that set them. Earlier versions kept a field `queue`: it is
+           ignored, and removed by the next scan or with the last unit
+  ARGV     quota: limit, 0, 0, 0
   State    units held, where those that the sender keeps replace its own;
-           the earliest time at which a holder can lapse, including the sender;
-           if fair, the units that wait before the sender
-  Writes   a message that changes the units or the place of its sender, or that
-           finds a write older than a quarter of KEPT: HSET, HDEL; PEXPIREAT once
-           per quarter of KEPT; UNLINK with the last unit. A denial: nothing,
-           except the place, and the result of a scan of all holders, which
-           removes lapsed holders with their leases. A peek: nothing
+           the earliest time at which a holder can lapse, including the sender
+  Writes   a message that changes the units of its sender, or that finds a write
+           older than a quarter of KEPT: HSET, HDEL; PEXPIREAT once per quarter of
+           KEPT; UNLINK with the last unit. A denial: nothing, except the result of
+           a scan of all holders, which removes lapsed holders with their leases. A
+           peek: nothing
 
   Instead of the longest delay, `afford` takes the index of a message in ARGV (its
-  number, and the units to keep) and whether its acquires wait. It returns whether the
-  message is repeated instead of whether the state is ahead.
+  number, and the units to keep). It returns whether the message is repeated instead
+  of whether the state is ahead.
 ]]
 local KEPT = 3600000000
 local QUARTER = KEPT / 4
@@ -42,7 +41,7 @@ end
 -- `name` is the sender of all messages: '' peeks, nil changes a block. `known_end` is
 -- the end of its lease as it knew it.
 local function in_flight(arg, holders, name, known_end)
-  local limit, patience = ARGV[arg] + 0, ARGV[arg + 1] + 0
+  local limit = ARGV[arg] + 0
   local held_text = WHOLE .. '/' .. ARGV[arg] .. ' at ' .. WHOLE .. ' sure until ' .. WHOLE
   local ttl, lapse = MAX_TTL, 0
   if name and name ~= '' then
@@ -68,14 +67,16 @@ local function in_flight(arg, holders, name, known_end)
     -- of the others.
     local function scan(key)
       local fields, names, units = call('HGETALL', key), {}, {}
+      local held, sure, lapsed = 0, EXACT, {}
       for i = 1, #fields, 2 do
-        if fields[i] ~= 'held' and fields[i] ~= 'queue' then
+        if fields[i] == 'queue' then
+          lapsed[1] = 'queue'
+        elseif fields[i] ~= 'held' then
           names[#names + 1] = fields[i]
           units[#names] = integer(match(fields[i + 1], '^(%d+) #%d+$'))
           if not units[#names] then error('STATE holder', 0) end
         end
       end
-      local held, sure, lapsed = 0, EXACT, {}
       for first = 1, #names, CHUNK do
         local last = math.min(first + CHUNK - 1, #names)
         local scores = call('ZMSCORE', holders, unpack(names, first, last))
@@ -91,28 +92,9 @@ local function in_flight(arg, holders, name, known_end)
       return held, sure, lapsed
     end
 
-    -- Returns the places of others that were seen within `patience`, the units before
-    -- the sender's place, and where in that text it was (nil: nowhere).
-    local function queue_of(text)
-      local others, before, place, size = '', 0, nil, 0
-      for other, units, seen in string.gmatch(text, '([^ ;]+) (%d+) (%d+);') do
-        size = size + #other + #units + #seen + 3
-        if math.abs(now - seen) < patience then
-          if other == name then
-            place = #others
-          else
-            others = others .. other .. ' ' .. units .. ' ' .. seen .. ';'
-            if not place then before = before + units end
-          end
-        end
-      end
-      if size ~= #text then error('STATE queue', 0) end
-      return others, before, place
-    end
-
     -- Removes the rest of a lapsed sender: a step back of the clock must not revive it.
-    local function forget(key, own, at, held, sure, blocked, queue)
-      if own and held <= own and queue == '' and blocked <= now then
+    local function forget(key, own, at, held, sure, blocked)
+      if own and held <= own and blocked <= now then
         call('UNLINK', key)
       elseif own then
         write(key, at, false, math.max(0, held - own), sure, blocked)
@@ -121,17 +103,11 @@ local function in_flight(arg, holders, name, known_end)
       call('ZREM', holders, name)
     end
 
-    return scan, queue_of, forget
+    return scan, forget
   end
 
-  local function afford(key, n, cost, message, waits)
-    local found, queue
-    if patience > 0 then
-      found = call('HMGET', key, 'held', name or '', 'queue')
-      queue = found[3]
-    else
-      found = call('HMGET', key, 'held', name or '')
-    end
+  local function afford(key, n, cost, message)
+    local found = call('HMGET', key, 'held', name or '')
     local text, entry, own, number = found[1], found[2], 0, nil
     local held, at, sure, blocked, rest = 0, nil, EXACT, 0, nil
     if text then
@@ -141,10 +117,10 @@ local function in_flight(arg, holders, name, known_end)
       held, at, sure = held + 0, at + 0, sure + 0
       if rest ~= '' then blocked = blocked_until(rest) end
       if held > EXACT or at > EXACT or sure > EXACT or not blocked then error('STATE held', 0) end
-    elseif entry or queue then
+    elseif entry then
       error('STATE held', 0)
     end
-    if not name then return 0, blocked, false, held, text and sure or now, { queue, at } end
+    if not name then return 0, blocked, false, held, text and sure or now, at end
 
     if entry then
       own, number = match(entry, '^(%d+) #(%d+)$')
@@ -156,8 +132,8 @@ local function in_flight(arg, holders, name, known_end)
     if name == '' then
       if n > 0 or keep > 0 then error('LAPSED lease', 0) end
     elseif lapse == 0 then
-      local _, _, forget = rare()
-      forget(key, entry and own, at, held, sure, blocked, queue or '')
+      local _, forget = rare()
+      forget(key, entry and own, at, held, sure, blocked)
       error('LAPSED lease', 0)
     elseif known_end + 0 <= now then
       error('LAPSED lease', 0)
@@ -182,61 +158,39 @@ local function in_flight(arg, holders, name, known_end)
       sure = lapse
     end
 
-    local others, before, place = '', patience > 0 and 0 or nil, nil
-    if queue then
-      local _, queue_of = rare()
-      others, before, place = queue_of(queue)
-    end
     held = held - own + keep
     local admitted, room = n, 0
     if is_repeated then
       room = own - keep
     elseif blocked <= now then
-      room = limit - held - (before or 0)
+      room = limit - held
     end
     if cost > 0 and n * cost > room then admitted = math.max(0, math.floor(room / cost)) end
-    waits = waits and patience > 0 and admitted < n
-    return admitted, blocked, is_repeated, held, sure, before, message, waits, own, at, lapsed, queue, others, place
+    -- Other algorithms have a third number of the state.
+    return admitted, blocked, is_repeated, held, sure, nil, message, own, at, lapsed
   end
 
-  local function charge(
-    key, n, _, k, cost, blocked, is_repeated, held, sure, before, message, waits, own, at, lapsed, queue, others, place
-  )
+  local function charge(key, _, _, k, cost, blocked, is_repeated, held, sure, written, message, own, at, lapsed)
     if not name then
-      -- A changed block: `before` is the rest of the state.
-      if held == 0 and not before[1] and blocked <= now then return call('UNLINK', key) end
-      return write(key, before[2], true, held, sure, blocked)
+      -- A changed block.
+      if held == 0 and blocked <= now then return call('UNLINK', key) end
+      return write(key, written, true, held, sure, blocked)
     end
     if name == '' or is_repeated then return end
-    -- Of a repeated group, more than this key admits.
-    waits = waits and k < n
     local keep = ARGV[message + 1]
     local units = (keep == '' and own or keep) + k * cost
     local is_changed = k > 0 or units ~= own
     local is_old = units > 0 and at and now - at >= QUARTER
-    if not (is_changed or waits or place or lapsed or is_old) then return end
+    if not (is_changed or lapsed or is_old) then return end
 
     held = held + k * cost
-    if waits then
-      place = place or #others
-      local own_place = name .. ' ' .. format(WHOLE, (n - k) * cost) .. ' ' .. stamp .. ';'
-      others = string.sub(others, 1, place) .. own_place .. string.sub(others, place + 1)
-    end
-    if held == 0 and others == '' and blocked <= now then
+    if held == 0 and blocked <= now then
       if at then call('UNLINK', key) end
+    elseif is_changed and units > 0 then
+      write(key, at, false, held, sure, blocked, name, format(WHOLE, units) .. ' #' .. ARGV[message])
     else
-      local entry = is_changed and units > 0 and format(WHOLE, units) .. ' #' .. ARGV[message]
-      if entry and others ~= '' then
-        write(key, at, false, held, sure, blocked, name, entry, 'queue', others)
-      elseif entry then
-        write(key, at, false, held, sure, blocked, name, entry)
-      elseif others ~= '' then
-        write(key, at, false, held, sure, blocked, 'queue', others)
-      else
-        write(key, at, false, held, sure, blocked)
-      end
+      write(key, at, false, held, sure, blocked)
       if units == 0 and own > 0 then call('HDEL', key, name) end
-      if others == '' and queue then call('HDEL', key, 'queue') end
     end
     for first = 1, lapsed and #lapsed or 0, CHUNK do
       local last = math.min(first + CHUNK - 1, #lapsed)

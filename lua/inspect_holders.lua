@@ -4,18 +4,16 @@
 
   KEYS     1 the hash of the limit; 2 the zset of leases
   ARGV     the maximum number of holders to return
-  Returns  {now, number of holders, queue, then per holder: name, its field (units
-           and message number), end of its lease (us), or '' if it has none}, flat.
-           The queue is the first 100,000 bytes of its text
+  Returns  {now, number of holders, then per holder: name, its field (units and
+           message number), end of its lease (us), or '' if it has none}, flat
   Writes   nothing
 ]]
 local key, holders, most = KEYS[1], KEYS[2], ARGV[1] + 0
 local fields = call('HGETALL', key)
-local reply, count = { now, 0, '' }, 0
+local reply, count = { now, 0 }, 0
 for i = 1, #fields, 2 do
-  if fields[i] == 'queue' then
-    reply[3] = string.sub(fields[i + 1], 1, 100000)
-  elseif fields[i] ~= 'held' then
+  -- Earlier versions kept a queue.
+  if fields[i] ~= 'held' and fields[i] ~= 'queue' then
     count = count + 1
     if count <= most then
       local size = #reply

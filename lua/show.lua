@@ -112,18 +112,14 @@ local function in_flight(text)
   local state, blocked = split(text)
   local held, limit, sure = match(state, '^(%d+)/(%d+) at %d+ sure until (%d+)$')
   if not held then return end
-  local fields, holders, waiting = call('HGETALL', key), 0, 0
+  local fields, holders = call('HGETALL', key), 0
   for i = 1, #fields, 2 do
-    if fields[i] == 'queue' then
-      for units in string.gmatch(fields[i + 1], '[^ ;]+ (%d+) %d+;') do waiting = waiting + units end
-    elseif fields[i] ~= 'held' then
-      holders = holders + 1
-    end
+    -- Earlier versions kept a queue.
+    if fields[i] ~= 'held' and fields[i] ~= 'queue' then holders = holders + 1 end
   end
   local words = (sure + 0 <= now and 'at most ' or '') .. held .. ' of ' .. limit .. ' held by '
   words = words .. holders .. (holders == 1 and ' holder, ' or ' holders, ')
-  words = words .. number(math.max(0, limit - held)) .. ' left'
-  return waiting > 0 and words .. ', ' .. number(waiting) .. ' waiting' or words, blocked
+  return words .. number(math.max(0, limit - held)) .. ' left', blocked
 end
 
 local BUCKETS = {

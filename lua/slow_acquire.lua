@@ -6,26 +6,25 @@
            that row. See acquire
 ]]
 local afford, charge = in_flight(3, KEYS[1], ARGV[1], ARGV[2])
--- The arguments before n, cost and wait.
-local before_acquires = 2 * #KEYS + 2
-local is_given, is_shared = #ARGV > before_acquires, #ARGV == before_acquires + 3
+-- The arguments before n and cost.
+local before_acquires = 2 * #KEYS + 1
+local is_given, is_shared = #ARGV > before_acquires, #ARGV == before_acquires + 2
 
-local function finish(rows, key, n, cost, k, blocked, is_repeated, held, sure, before, ...)
-  charge(key, n, k, k, cost, blocked, is_repeated, held, sure, before, ...)
+local function finish(rows, key, n, cost, k, blocked, is_repeated, held, sure, ...)
+  charge(key, n, k, k, cost, blocked, is_repeated, held, sure, ...)
   if k ~= n or blocked > 0 then rows[#rows + 1] = -1 - k end
   rows[#rows + 1] = blocked > 0 and -1 - held or held
   if blocked > 0 then rows[#rows + 1] = blocked end
   rows[#rows + 1] = sure
-  rows[#rows + 1] = before
 end
 
 local function acquire(key, i, rows)
-  local n, cost, waits = 1, 1, false
+  local n, cost = 1, 1
   if is_given then
-    local arg = before_acquires + (is_shared and 1 or 3 * i - 2)
-    n, cost, waits = ARGV[arg] + 0, ARGV[arg + 1] + 0, ARGV[arg + 2] == '1'
+    local arg = before_acquires + (is_shared and 1 or 2 * i - 1)
+    n, cost = ARGV[arg] + 0, ARGV[arg + 1] + 0
   end
-  finish(rows, key, n, cost, afford(key, n, cost, 2 * i + 3, waits))
+  finish(rows, key, n, cost, afford(key, n, cost, 2 * i + 2))
 end
 
 return function(i, rows)

@@ -48,7 +48,7 @@ pub use self::audit::{AuditEntry, AuditRecord};
 pub use self::denials::CountedDenials;
 pub use self::figures::{FigureBucket, FleetFigures, GateFigures, Instance, LatencyFigures};
 use self::holders::MAX_HOLDERS;
-pub use self::holders::{Holder, Holders, WaitingHolder};
+pub use self::holders::{Holder, Holders};
 use self::holds::MAX_HOLDS;
 pub use self::holds::{FoundHold, KeyHolds};
 pub use self::name::{Name, NotState, Shape, decoded_key};

@@ -345,7 +345,7 @@ impl Quota {
         match (self.kind, units) {
             (Kind::InFlight(in_flight), Some(units)) => {
                 let limit = in_flight.limit.min(units.max(1));
-                Self { kind: Kind::InFlight(InFlight { limit, ..in_flight }) }
+                Self { kind: Kind::InFlight(InFlight { limit }) }
             }
             _ => self,
         }

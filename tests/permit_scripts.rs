@@ -1,8 +1,6 @@
 //! Tests of the scripts of in-flight limits that need no limiter: corrupt state, no memory, many holders, expiry,
 //! and permissions. The decisions themselves are compared with an oracle.
 
-use std::time::Duration;
-
 use redis::{Connection, Value};
 use tidegate::algorithm::{ACQUIRE_ALL, REPORT};
 use tidegate::script::{PERMIT_LEASE, Script};
@@ -27,8 +25,8 @@ fn eval(connection: &mut Connection, script: &Script, keys: &[&str], args: &[&st
 
 /// Sends messages with the numbers and kept units in `messages`, of one acquire each.
 fn acquire(connection: &mut Connection, quota: Quota, keys: &[&str], messages: &[&str]) -> Vec<Value> {
-    let [limit, patience, ..] = quota.kind().args().map(|number| number.to_string());
-    let args = [&[WEB, KNOWN_END, &*limit, &*patience], messages].concat();
+    let limit = quota.limit().to_string();
+    let args = [&[WEB, KNOWN_END, &*limit], messages].concat();
     let script = &quota.kind().definition().scripts.take;
     array(eval(connection, script, &[&[HOLDERS], keys].concat(), &args))
 }
@@ -66,10 +64,6 @@ fn now_us(connection: &mut Connection) -> u64 {
 const KEY: &str = "tidegate:2:calls:in_flight:user:42";
 const GOOD: &str = "tidegate:2:calls:in_flight:user:43";
 const BUCKET: &str = "tidegate:2:rate:token_bucket:user:42";
-
-fn fair() -> Quota {
-    Quota::in_flight(3).fair(Duration::from_secs(1))
-}
 
 /// Texts that resemble a summary of the holders but are invalid, for a limit of 3.
 const NO_SUMMARIES: [&str; 22] = [
@@ -117,60 +111,47 @@ fn corrupt_key_fails_only_its_row_and_its_group() {
     }
     garbage.push((vec!["HSET", KEY, "held", old, "other/1000", "x"], "STATE holder"));
     garbage.push((vec!["HSET", KEY, WEB, "1 #1"], "STATE held"));
-    for queue in ["x", "a/1000 1", "a/1000 1 1", "a/1000 x 1;", "a/1000 1 1;x"] {
-        garbage.push((vec!["HSET", KEY, "held", &sure, "queue", queue], "STATE queue"));
-    }
     garbage.push((vec!["SET", KEY, "1"], "WRONGTYPE"));
     garbage.push((vec!["ZADD", KEY, "1", "held"], "WRONGTYPE"));
 
     let mut number = 0;
     for (command, expected) in garbage {
-        for quota in [Quota::in_flight(3), fair()] {
-            if expected == "STATE queue" && quota != fair() {
-                continue;
-            }
-            run(&mut connection, &["DEL", KEY, GOOD, BUCKET]);
-            run(&mut connection, &command);
-            let before = dump(&mut connection, KEY);
-            number += 1;
-            let message = number.to_string();
-            let rows = acquire(
-                &mut connection,
-                quota,
-                &[GOOD, KEY, GOOD],
-                &[&message, "0", &message, "0", "999", "1"],
-            );
-            let fields = quota.kind().fields();
-            assert_eq!(rows.len(), 2 * fields + 1, "{command:?}: {rows:?}");
-            assert!(error(&rows[fields]).starts_with(expected), "{command:?}: {rows:?}");
-            assert_eq!((&rows[0], &rows[fields + 1]), (&Value::Int(0), &Value::Int(1)), "{command:?}");
+        let quota = Quota::in_flight(3);
+        run(&mut connection, &["DEL", KEY, GOOD, BUCKET]);
+        run(&mut connection, &command);
+        let before = dump(&mut connection, KEY);
+        number += 1;
+        let message = number.to_string();
+        let rows =
+            acquire(&mut connection, quota, &[GOOD, KEY, GOOD], &[&message, "0", &message, "0", "999", "1"]);
+        let fields = quota.kind().fields();
+        assert_eq!(rows.len(), 2 * fields + 1, "{command:?}: {rows:?}");
+        assert!(error(&rows[fields]).starts_with(expected), "{command:?}: {rows:?}");
+        assert_eq!((&rows[0], &rows[fields + 1]), (&Value::Int(0), &Value::Int(1)), "{command:?}");
 
-            // In a group, a valid gate before the corrupt one is not charged.
-            let [limit, patience, ..] = quota.kind().args().map(|number| number.to_string());
-            let bucket =
-                Quota::token_bucket(9, Rate::per_hour(9)).kind().args().map(|number| number.to_string());
-            let mut args = vec![WEB, KNOWN_END, "2", "token_bucket"];
-            args.extend(bucket.iter().map(String::as_str));
-            args.extend(["in_flight", &limit, &patience, "0", "0"]);
-            args.extend(["1", "2", "1", "1", "", "2", "1", &message, "0", "0"]);
-            args.extend(["1", "1", "1", "1", ""]);
-            let keys = [HOLDERS, BUCKET, KEY, BUCKET];
-            let groups = array(eval(&mut connection, &ACQUIRE_ALL, &keys, &args));
-            assert!(error(&groups[0]).starts_with(&format!("2 {expected}")), "{command:?}: {groups:?}");
-            assert_eq!(groups[1..], [Value::Int(-2), Value::Int(0)], "{command:?}: the bucket was charged");
+        // In a group, a valid gate before the corrupt one is not charged.
+        let bucket = Quota::token_bucket(9, Rate::per_hour(9)).kind().args().map(|number| number.to_string());
+        let mut args = vec![WEB, KNOWN_END, "2", "token_bucket"];
+        args.extend(bucket.iter().map(String::as_str));
+        args.extend(["in_flight", "3", "0", "0", "0"]);
+        args.extend(["1", "2", "1", "1", "", "2", "1", &message, "0"]);
+        args.extend(["1", "1", "1", "1", ""]);
+        let keys = [HOLDERS, BUCKET, KEY, BUCKET];
+        let groups = array(eval(&mut connection, &ACQUIRE_ALL, &keys, &args));
+        assert!(error(&groups[0]).starts_with(&format!("2 {expected}")), "{command:?}: {groups:?}");
+        assert_eq!(groups[1..], [Value::Int(-2), Value::Int(0)], "{command:?}: the bucket was charged");
 
-            // A block reads the summary alone.
-            let is_summary = expected == "STATE held" && command.len() == 4 && command[2] == "held";
-            if is_summary || expected == "WRONGTYPE" {
-                let block = &quota.kind().definition().scripts.block;
-                for duration in ["1000", "0"] {
-                    let args = [&*limit, &*patience, "0", "0", duration, "0"];
-                    let reply = eval(&mut connection, block, &[KEY], &args);
-                    assert!(error(&reply).starts_with(expected), "{command:?}: {reply:?}");
-                }
+        // A block reads the summary alone.
+        let is_summary = expected == "STATE held" && command.len() == 4 && command[2] == "held";
+        if is_summary || expected == "WRONGTYPE" {
+            let block = &quota.kind().definition().scripts.block;
+            for duration in ["1000", "0"] {
+                let args = ["3", "0", "0", "0", duration, "0"];
+                let reply = eval(&mut connection, block, &[KEY], &args);
+                assert!(error(&reply).starts_with(expected), "{command:?}: {reply:?}");
             }
-            assert_eq!(dump(&mut connection, KEY), before, "{command:?}: written");
         }
+        assert_eq!(dump(&mut connection, KEY), before, "{command:?}: written");
     }
 }
 
@@ -191,9 +172,9 @@ fn invalid_holders_and_leases_are_errors() {
     // A message without a sender is refused; a peek is not.
     let script = &Quota::in_flight(3).kind().definition().scripts.take;
     for (args, is_peek) in [
-        (["", "0", "3", "0", "1", "0", "1", "1", "0"], false),
-        (["", "0", "3", "0", "1", "1", "0", "1", "0"], false),
-        (["", "0", "3", "0", "0", "0", "0", "1", "0"], true),
+        (["", "0", "3", "1", "0", "1", "1"], false),
+        (["", "0", "3", "1", "1", "0", "1"], false),
+        (["", "0", "3", "0", "0", "0", "1"], true),
     ] {
         let rows = array(eval(&mut connection, script, &[HOLDERS, KEY], &args));
         match is_peek {
@@ -214,27 +195,65 @@ fn invalid_holders_and_leases_are_errors() {
 fn out_of_memory_leaves_no_partial_write() {
     let server = Server::process(&["--maxmemory-policy", "noeviction"]).unwrap();
     let mut connection = connect(server.url());
-    for quota in [Quota::in_flight(3), fair()] {
-        run(&mut connection, &["CONFIG", "SET", "maxmemory", "0"]);
-        open(&mut connection, WEB);
-        acquire(&mut connection, quota, &[KEY], &["1", "0"]);
-        run(&mut connection, &["CONFIG", "SET", "maxmemory", "1"]);
-        let before = dump(&mut connection, KEY);
-        let rows = acquire(&mut connection, quota, &[GOOD, KEY], &["2", "0", "2", "1"]);
-        assert!(rows.iter().all(|row| error(row).starts_with("OOM")), "{rows:?}");
-        assert_eq!((dump(&mut connection, KEY), dump(&mut connection, GOOD)), (before, None));
-        // A report of more units, of fewer, and of none.
-        let [limit, patience, ..] = quota.kind().args().map(|number| number.to_string());
-        for (number, keep) in [("3", "3"), ("4", "2"), ("5", "0")] {
-            let args = [WEB, KNOWN_END, &*limit, &*patience, number, keep, "0", "1", "0"];
-            let reported = array(eval(&mut connection, &REPORT, &[HOLDERS, KEY], &args));
-            assert_eq!(reported[0], Value::Int(keep.parse().unwrap()), "{reported:?}");
-        }
-        assert_eq!(dump(&mut connection, KEY), None);
-        let renewed = eval(&mut connection, &PERMIT_LEASE, &[HOLDERS], &["renew", WEB]);
-        assert!(matches!(renewed, Value::Array(_)), "{renewed:?}");
-        run(&mut connection, &["FLUSHALL", "SYNC"]);
+    let quota = Quota::in_flight(3);
+    run(&mut connection, &["CONFIG", "SET", "maxmemory", "0"]);
+    open(&mut connection, WEB);
+    acquire(&mut connection, quota, &[KEY], &["1", "0"]);
+    run(&mut connection, &["CONFIG", "SET", "maxmemory", "1"]);
+    let before = dump(&mut connection, KEY);
+    let rows = acquire(&mut connection, quota, &[GOOD, KEY], &["2", "0", "2", "1"]);
+    assert!(rows.iter().all(|row| error(row).starts_with("OOM")), "{rows:?}");
+    assert_eq!((dump(&mut connection, KEY), dump(&mut connection, GOOD)), (before, None));
+    // A report of more units, of fewer, and of none.
+    for (number, keep) in [("3", "3"), ("4", "2"), ("5", "0")] {
+        let args = [WEB, KNOWN_END, "3", number, keep, "0", "1"];
+        let reported = array(eval(&mut connection, &REPORT, &[HOLDERS, KEY], &args));
+        assert_eq!(reported[0], Value::Int(keep.parse().unwrap()), "{reported:?}");
     }
+    assert_eq!(dump(&mut connection, KEY), None);
+    let renewed = eval(&mut connection, &PERMIT_LEASE, &[HOLDERS], &["renew", WEB]);
+    assert!(matches!(renewed, Value::Array(_)), "{renewed:?}");
+}
+
+/// Earlier versions kept a queue of waiting processes in the hash.
+#[test]
+fn queue_of_an_earlier_version_is_ignored_and_removed() {
+    let server = Server::process(&[]).unwrap();
+    let mut connection = connect(server.url());
+    open(&mut connection, WEB);
+    open(&mut connection, "other/60000");
+    let quota = Quota::in_flight(3);
+    let sure = sure_of(1, now_us(&mut connection));
+    let queue = "x/1000 9 1;not a queue";
+    let is_left = |connection: &mut Connection| -> bool {
+        redis::cmd("HEXISTS").arg(KEY).arg("queue").query(connection).unwrap()
+    };
+    // With the known sum, after a scan, and where nothing else is stored.
+    for (held, messages, is_removed) in [
+        (Some(&*sure), ["1", "0"], false),
+        (Some("1/3 at 1 sure until 1"), ["2", "0"], true),
+        (None, ["3", "0"], false),
+    ] {
+        run(&mut connection, &["DEL", KEY]);
+        run(&mut connection, &["HSET", KEY, "queue", queue]);
+        if let Some(held) = held {
+            run(&mut connection, &["HSET", KEY, "held", held, "other/60000", "1 #1"]);
+        }
+        let rows = acquire(&mut connection, quota, &[KEY], &messages);
+        assert_eq!(rows[0], Value::Int(i64::from(held.is_some())), "{held:?}: {rows:?}");
+        assert_eq!(is_left(&mut connection), !is_removed, "{held:?}");
+        let reply = eval(
+            &mut connection,
+            &quota.kind().definition().scripts.block,
+            &[KEY],
+            &["3", "0", "0", "0", "0", "0"],
+        );
+        assert!(matches!(reply, Value::Int(_)), "{reply:?}");
+    }
+    // The last unit takes it along.
+    let rows = acquire(&mut connection, quota, &[KEY], &["4", "0", "0", "1"]);
+    assert_eq!(rows[0], Value::Int(0), "{rows:?}");
+    assert_eq!(dump(&mut connection, KEY), None);
 }
 
 /// More holders than a command of a script may have arguments.
@@ -266,10 +285,10 @@ fn scan_of_10_000_holders_counts_the_live_ones() {
 fn keys_expire_an_hour_to_75_minutes_after_the_last_write() {
     let server = Server::process(&[]).unwrap();
     let mut connection = connect(server.url());
-    let block = &fair().kind().definition().scripts.block;
+    let block = &Quota::in_flight(1).kind().definition().scripts.block;
     open(&mut connection, WEB);
     acquire(&mut connection, Quota::in_flight(1), &[KEY], &["1", "0"]);
-    eval(&mut connection, block, &[GOOD], &["1", "1000000", "0", "0", "1000", "0"]);
+    eval(&mut connection, block, &[GOOD], &["1", "0", "0", "0", "1000", "0"]);
     for key in [KEY, GOOD] {
         let left: i64 = redis::cmd("PTTL").arg(key).query(&mut connection).unwrap();
         assert!((HOUR_MS - 1_000..=HOUR_MS * 5 / 4).contains(&left), "{key}: {left}");
@@ -292,18 +311,17 @@ fn scripts_need_only_the_listed_permissions() {
     run(&mut connection, &["AUTH", acl::USER, acl::PASSWORD]);
     open(&mut connection, WEB);
     open(&mut connection, "other/1000");
-    for quota in [Quota::in_flight(1), fair()] {
-        // A scan, which finds a lapsed holder, then a place in the queue, and a release.
-        run(
-            &mut admin,
-            &["HSET", KEY, "held", "2/3 at 1 sure until 1", "gone/1000", "1 #1", "other/1000", "1 #1"],
-        );
-        for messages in [["1", "0", "5", "1", "1"], ["2", "1", "0", "1", "0"], ["3", "0", "0", "1", "0"]] {
-            let rows = acquire(&mut connection, quota, &[KEY], &messages);
-            assert!(rows.iter().all(|row| matches!(row, Value::Int(_))), "{quota}: {rows:?}");
-        }
-        run(&mut admin, &["DEL", KEY]);
+    let quota = Quota::in_flight(1);
+    // A scan, which finds a lapsed holder, then a denial, and a release.
+    run(
+        &mut admin,
+        &["HSET", KEY, "held", "2/3 at 1 sure until 1", "gone/1000", "1 #1", "other/1000", "1 #1"],
+    );
+    for messages in [["1", "0", "5", "1"], ["2", "1", "0", "1"], ["3", "0", "0", "1"]] {
+        let rows = acquire(&mut connection, quota, &[KEY], &messages);
+        assert!(rows.iter().all(|row| matches!(row, Value::Int(_))), "{quota}: {rows:?}");
     }
+    run(&mut admin, &["DEL", KEY]);
     for action in ["renew", "end"] {
         let reply = eval(&mut connection, &PERMIT_LEASE, &[HOLDERS], &[action, WEB]);
         assert!(matches!(reply, Value::Array(_)), "{reply:?}");

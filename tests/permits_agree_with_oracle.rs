@@ -48,7 +48,7 @@ fn reference() {
 #[test]
 fn repeated_group_counts_units_of_a_key_that_was_lost() {
     let acquire = |process, shape, fate| {
-        let want = Want { shape, n: 1, cost: 1, waits: false, released: 0, limit: 0 };
+        let want = Want { shape, n: 1, cost: 1, released: 0, limit: 0 };
         Action::Acquire(process, vec![want], fate, None)
     };
     let actions = [
@@ -59,7 +59,7 @@ fn repeated_group_counts_units_of_a_key_that_was_lost() {
         Action::Repeat(0, Fate::Answered),
         acquire(1, Shape::Key(0), Fate::Answered),
     ];
-    let gate = GatePlan { patience_us: 0, limits: vec![1] };
+    let gate = GatePlan { limits: vec![1] };
     let plan = Plan {
         gates: [gate.clone(), gate],
         bucket: Quota::token_bucket(1, Rate::per_second(1)),

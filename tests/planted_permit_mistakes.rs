@@ -69,7 +69,7 @@ fn lapsed_holders() {
         ("      call('HDEL', key, unpack(lapsed, first, last))\n", ""),
         ("      call('ZREM', holders, name)\n", ""),
         ("math.max(0, held - own)", "held"),
-        ("or place or lapsed or is_old", "or place or is_old"),
+        ("or lapsed or is_old", "or is_old"),
         // A message is processed after the end of the lease that its sender knew.
         ("elseif known_end + 0 <= now then", "elseif false then"),
         ("if not ttl or argv[2] + 0 <= now then return end", "if not ttl then return end"),
@@ -137,13 +137,12 @@ fn counts() {
 #[test]
 fn leaks() {
     assert_all_found(&[
-        // An entry without units, a queue without places, or a key without units is left.
+        // An entry without units or a key without units is left.
         (
             "          call('HDEL', key, name)\n        end\n        if not at",
             "        end\n        if not at",
         ),
         ("if units == 0 and own > 0 then call('HDEL', key, name) end", ""),
-        ("if others == '' and queue then call('HDEL', key, 'queue') end", ""),
         ("if text then call('UNLINK', key) end", ""),
         ("if at then call('UNLINK', key) end", ""),
         // A key has no expiry, or too early a one, or is not kept longer by a later write.
@@ -161,28 +160,7 @@ fn blocks() {
         // A blocked key admits. A block is kept after its end, or lost with the last unit.
         ("elseif blocked <= now then\n      room", "else\n      room"),
         ("if blocked > now then text = text .. BLOCKED", "if blocked > 0 then text = text .. BLOCKED"),
-        ("if held == 0 and others == '' and blocked <= now then", "if held == 0 and others == '' then"),
-    ]);
-}
-
-#[test]
-fn queues() {
-    assert_all_found(&[
-        // A waiting holder is overtaken.
-        ("room = limit - held - (before or 0)", "room = limit - held"),
-        ("if found[3] then return end", ""),
-        // A place lasts 1 µs too long, or longer after a step back.
-        ("if math.abs(now - seen) < patience then", "if math.abs(now - seen) <= patience then"),
-        ("if math.abs(now - seen) < patience then", "if now - seen < patience then"),
-        // The places behind the sender count. The sender loses its place, or waits for units that it got.
-        ("if not place then before = before + units end", "before = before + units"),
-        ("place = place or #others", "place = #others"),
-        ("format(WHOLE, (n - k) * cost)", "format(WHOLE, n * cost)"),
-        // A denied acquire gets no place. An admitted one gets one. A holder does not leave.
-        ("if is_fair and waits then return end", ""),
-        ("waits = waits and patience > 0 and admitted < n", "waits = waits and patience > 0"),
-        ("if not (is_changed or waits or place or lapsed", "if not (is_changed or waits or lapsed"),
-        ("rows[size] = 0", "rows[size] = 1"),
+        ("if held == 0 and blocked <= now then\n      if at", "if held == 0 then\n      if at"),
     ]);
 }
 

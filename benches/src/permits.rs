@@ -39,22 +39,20 @@ fn subjects() -> Vec<Subject> {
     let by_hand_text = || Text::ByHand(SORTED_SET);
     let bucket = || of(&bucket_quota().kind().definition().scripts.take);
     let acquire = || of(&in_flight().kind().definition().scripts.take);
-    let cases: [Case; 15] = [
+    let cases: [Case; 13] = [
         ("1 key per call", "token bucket", bucket(), 1, bucket_keys),
-        ("1 key per call", "in flight", acquire(), 1, |call| permits(call, in_flight())),
-        ("1 key per call", "in flight, fair", acquire(), 1, |call| permits(call, fair())),
+        ("1 key per call", "in flight", acquire(), 1, permits),
         ("1 key per call", "sorted set by hand", by_hand_text(), 1, |call| by_hand(call, 1)),
         ("64 keys per call", "token bucket", bucket(), WIDTH, bucket_keys),
-        ("64 keys per call", "in flight", acquire(), WIDTH, |call| permits(call, in_flight())),
-        ("64 keys per call", "in flight, fair", acquire(), WIDTH, |call| permits(call, fair())),
+        ("64 keys per call", "in flight", acquire(), WIDTH, permits),
         ("64 keys per call", "sorted set by hand", by_hand_text(), WIDTH, |call| by_hand(call, 1)),
         ("300 merged acquires", "token bucket", bucket(), 1, |call| {
             bucket_keys(call);
             call.command.arg(MERGED).arg(1).arg("");
         }),
         ("300 merged acquires", "in flight", acquire(), 1, |call| {
-            permits(call, in_flight());
-            call.command.arg(MERGED).arg(1).arg(0);
+            permits(call);
+            call.command.arg(MERGED).arg(1);
         }),
         ("300 merged acquires", "sorted set by hand", by_hand_text(), 1, |call| by_hand(call, MERGED)),
         ("32 groups per call", "two token buckets", of(&GROUP), GROUPS, two_buckets),
@@ -76,10 +74,6 @@ fn in_flight() -> Quota {
     Quota::in_flight(LIMIT)
 }
 
-fn fair() -> Quota {
-    in_flight().fair(std::time::Duration::from_secs(1))
-}
-
 fn holders() -> String {
     format!("{}:1:holders", *RUN)
 }
@@ -90,10 +84,9 @@ fn bucket_keys(call: &mut Call<'_>) {
 }
 
 /// Each message releases the unit of the previous one, and acquires another.
-fn permits(call: &mut Call<'_>, quota: Quota) {
-    let [limit, patience, ..] = quota.kind().args();
-    call.keys(&[&format!("permits{}.{patience}:in_flight", call.width)], &[holders()]);
-    call.command.arg(HOLDER).arg(KNOWN_END).arg(limit).arg(patience);
+fn permits(call: &mut Call<'_>) {
+    call.keys(&[&format!("permits{}:in_flight", call.width)], &[holders()]);
+    call.command.arg(HOLDER).arg(KNOWN_END).arg(LIMIT);
     for number in call.numbers() {
         call.command.arg(number + 1).arg(0);
     }

@@ -11,7 +11,7 @@ use crate::quota::algorithm::exact_number;
 /// The maximum holders that are returned: each is a lookup in Redis.
 pub(super) const MAX_HOLDERS: usize = 1_000;
 
-/// The processes that hold units of a key, and those that wait: see [`Inspector::holders`](super::Inspector::holders).
+/// The processes that hold units of a key: see [`Inspector::holders`](super::Inspector::holders).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holders {
@@ -19,9 +19,6 @@ pub struct Holders {
     pub holders: Vec<Holder>,
     /// The number of further processes with units.
     pub more: u64,
-    /// The processes that wait for units of a fair limit, in order. A process that has stopped polling stays
-    /// until the next write.
-    pub waiting: Vec<WaitingHolder>,
 }
 
 /// A process that holds units of a key.
@@ -37,24 +34,11 @@ pub struct Holder {
     pub lease_ends_in: Option<Duration>,
 }
 
-/// A process that waits for units of a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct WaitingHolder {
-    /// The name of the process's lease.
-    pub name: String,
-    /// The units that it waits for.
-    pub units: u64,
-    /// The time since its last poll.
-    pub seen_ago: Duration,
-}
-
 impl Holders {
     /// Parses the reply of `inspect_holders.lua`.
     pub(super) fn of_reply(reply: &Value) -> Result<Self, Error> {
         let Value::Array(reply) = reply else { return Err(unexpected_reply()) };
-        let [Value::Int(now), Value::Int(count), Value::BulkString(queue), rows @ ..] = reply.as_slice()
-        else {
+        let [Value::Int(now), Value::Int(count), rows @ ..] = reply.as_slice() else {
             return Err(unexpected_reply());
         };
         let (now, count) = (now.unsigned_abs(), count.unsigned_abs());
@@ -68,8 +52,7 @@ impl Holders {
         }
         let more = count.saturating_sub(holders.len() as u64);
         holders.sort_by(|a, b| b.units.cmp(&a.units).then_with(|| a.name.cmp(&b.name)));
-        let waiting = waiting(&String::from_utf8_lossy(queue), now)?;
-        Ok(Self { holders, more, waiting })
+        Ok(Self { holders, more })
     }
 }
 
@@ -88,21 +71,6 @@ fn holder(name: &str, field: &str, end: &str, now: u64) -> Result<Holder, Error>
     Ok(Holder { name: name.to_owned(), units, lease_ends_in: left.map(Duration::from_micros) })
 }
 
-/// Parses a queue such as `web-2.91cc/10000 3 1763680467800000;`. A last entry that was cut is left out.
-fn waiting(queue: &str, now: u64) -> Result<Vec<WaitingHolder>, Error> {
-    let corrupt = || Error::from_script("STATE queue");
-    let whole = queue.rsplit_once(';').map_or("", |(whole, _)| whole);
-    let entry = |entry: &str| {
-        let mut words = entry.split(' ');
-        let (name, units, seen) = (words.next()?, words.next()?, words.next()?);
-        let seen_ago = Duration::from_micros(now.saturating_sub(exact_number(seen)?));
-        let units = exact_number(units)?;
-        words.next().is_none().then(|| WaitingHolder { name: name.to_owned(), units, seen_ago })
-    };
-    let entries = whole.split(';').filter(|text| !text.is_empty());
-    entries.map(|text| entry(text).ok_or_else(corrupt)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,18 +85,6 @@ mod tests {
         for (field, end) in [("", ""), ("4", ""), ("4 #", ""), ("-4 #1", ""), ("4 #x", ""), ("4 #1", "soon")]
         {
             assert!(read(field, end).unwrap_err().is_corrupt_state(), "{field:?} {end:?}");
-        }
-    }
-
-    #[test]
-    fn queue_is_read_in_order_without_an_entry_that_was_cut() {
-        let found = waiting("a/1000 3 900;b/1000 1 1000;c/10", 1_000).unwrap();
-        let shown: Vec<_> =
-            found.iter().map(|one| (&*one.name, one.units, one.seen_ago.as_micros())).collect();
-        assert_eq!(shown, [("a/1000", 3, 100), ("b/1000", 1, 0)]);
-        assert_eq!(waiting("", 1_000).unwrap(), []);
-        for queue in ["a;", "a 1;", "a 1 x;", "a 1 2 3;", "a -1 2;"] {
-            assert!(waiting(queue, 1_000).unwrap_err().is_corrupt_state(), "{queue}");
         }
     }
 }

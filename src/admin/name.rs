@@ -228,7 +228,7 @@ mod tests {
             fixed.aligned_to_clock_at(Duration::from_micros(1_500)),
             Quota::sliding_log(3, Duration::from_micros(1_001)),
             Quota::sliding_counter(3, Duration::from_millis(1_500)),
-            Quota::in_flight(3).fair(second),
+            Quota::in_flight(3),
         ];
         let keys: [&[u8]; 8] =
             [b"user:42", b"", b"a b%{}:*[", b"\0\x1b[31m\xff", &[b'x'; 200], &[b'x'; 201], b"{cr}:x", b":"];

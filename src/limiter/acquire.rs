@@ -164,8 +164,8 @@ impl Acquire {
     }
 
     /// Sets how long to wait for units. Callers of one process that wait for one key are admitted in order of
-    /// arrival. Between processes, the first acquire after a release is admitted, unless the gate is
-    /// [fair](crate::Quota::fair). An acquire in [shadow mode](Gate::shadow) does not wait.
+    /// arrival. Between processes, the first acquire after a release is admitted. An acquire in
+    /// [shadow mode](Gate::shadow) does not wait.
     ///
     /// Default: zero, which decides once.
     pub const fn max_wait(mut self, max_wait: Duration) -> Self {
@@ -294,8 +294,7 @@ impl Limiter {
     }
 
     /// Does the same as [`acquire_all`](Self::acquire_all), and repeats it until it is admitted, for at most
-    /// `max_wait`. Returns a denial at once if the wait would be longer. Keeps no place in the queue of a
-    /// [fair](crate::Quota::fair) gate.
+    /// `max_wait`. Returns a denial at once if the wait would be longer.
     ///
     /// # Errors
     ///

@@ -498,8 +498,7 @@ impl Builder {
     /// sends a heartbeat after each third of it.
     ///
     /// A shorter time frees the units of a lost process sooner. A longer time survives longer interruptions of
-    /// the process, of Redis and of the network. Must be above three times the
-    /// [patience](crate::Quota::fair) of fair gates. Processes may have different values.
+    /// the process, of Redis and of the network. Processes may have different values.
     ///
     /// Default: 10 s.
     pub fn permit_ttl(mut self, ttl: Duration) -> Self {

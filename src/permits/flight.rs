@@ -68,12 +68,11 @@ impl KeyState {
 
     fn plan(&mut self, callers: Vec<Waiter>, terms: Option<Terms>, now_us: u64) -> Plan {
         let (n, keep) = (callers.len() as u64, self.held.total());
-        let waits = callers.iter().any(Waiter::waits);
         let deadline_us = callers.iter().map(|caller| caller.limits.deadline_us).max();
         let reporters = mem::take(&mut self.reporters);
         self.begin(now_us);
-        self.busy = Busy::Flight(Flight { callers, terms: terms.clone(), n, keep, waits, reporters });
-        Plan { terms, n, keep, waits, deadline_us }
+        self.busy = Busy::Flight(Flight { callers, terms: terms.clone(), n, keep, reporters });
+        Plan { terms, n, keep, deadline_us }
     }
 
     /// Returns the message that [`step`](Self::step) planned, with the units held now: a lapse may have ended
@@ -118,17 +117,15 @@ impl KeyState {
     }
 
     fn landed(&mut self, flight: Flight, lease: u64, share: Share, now: &Circumstances) -> u64 {
-        let Flight { callers, terms, n, keep, waits, reporters } = flight;
+        let Flight { callers, terms, n, keep, reporters } = flight;
         let (k, cost) = (share.outcome.k, terms.as_ref().map_or(0, |terms| terms.cost));
-        let patience_us = terms.as_ref().map_or(0, |terms| terms.patience_us);
         let restored = self.confirm(lease, keep, k * cost, now.now_us);
         self.rejections = 0;
-        self.has_place = patience_us > 0 && waits && k < n;
         reporters.into_iter().for_each(|reporter| drop(reporter.send(Ok(()))));
         if k > 0 {
             self.polls.reset();
         }
-        let [held, _, before] = share.outcome.before.first().map_or([0; 3], |before| before.raw);
+        let held = share.outcome.before.first().map_or(0, |before| before.raw[0]);
         if let Some(terms) = &terms {
             terms.record_demand(held, k, k < n);
         }
@@ -139,7 +136,7 @@ impl KeyState {
                 self.poll_at_us = now.now_us;
             }
             Some(terms) => {
-                let retry_us = self.polls.next(patience_us, before);
+                let retry_us = self.polls.next();
                 let share = after_acquires(share, cost);
                 self.deny(denied, Denial { gate: terms.decider, share, retry_us }, now);
             }
@@ -148,9 +145,6 @@ impl KeyState {
             // Units of callers that left, or released meanwhile.
             self.poll_at_us = now.now_us;
             self.report_by(now.now_us);
-        }
-        if self.queue.is_empty() {
-            self.leave_place(now.now_us);
         }
         restored
     }
@@ -272,7 +266,7 @@ impl KeyState {
     /// Applies the failure policies after a message without a reply. Callers that wait and are denied stay in
     /// the queue; the message may be sent again.
     pub(super) fn fail(&mut self, callers: Vec<Waiter>, error: &Error, now: &Circumstances) {
-        let retry_us = self.polls.next(0, 0);
+        let retry_us = self.polls.next();
         let mut kept = Vec::new();
         // Callers behind that want one decision cannot get another one.
         let (waiting, once): (Vec<_>, Vec<_>) =
@@ -351,11 +345,10 @@ impl KeyState {
                 }
             }
         }
-        match self.queue.front() {
-            None => self.leave_place(now.now_us),
+        let next = self.queue.front().map(|next| next.id);
+        if next.is_some() && next != front {
             // Another front may be admitted where that one was not.
-            Some(next) if Some(next.id) != front => self.poll_at_us = now.now_us,
-            Some(_) => {}
+            self.poll_at_us = now.now_us;
         }
         self.set_expiry();
     }

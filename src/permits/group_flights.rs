@@ -245,8 +245,7 @@ impl Flight {
         fail(groups, &Error::lapsed_lease());
     }
 
-    /// Answers a group that would overtake denied callers. Without a message, the process keeps its place in the queue
-    /// of a fair gate.
+    /// Answers a group that would overtake denied callers.
     async fn peek(&self, Waiting { mut group, deadline, answer }: Waiting, turns: &Turns) {
         let (deciders, behind) = (group.adapt(), group.behind(turns));
         let share = self.groups.inner.send(Group { items: group.items, n: 0 }, deadline).await;

@@ -263,7 +263,7 @@ impl PermitsInner {
             None => (&key.target.gate, 1),
         };
         let target = Target { gate: gate.clone(), ..key.target.clone() };
-        let message = Message { waits: plan.waits, ..message(lease, &key.holder, Some(plan.keep)) };
+        let message = message(lease, &key.holder, Some(plan.keep));
         let item = Item { companion: Some(Box::new(Companion::Message(message))), ..Item::new(target, cost) };
         Group { items: SmallVec::from_buf([item]), n: plan.n }
     }
@@ -338,7 +338,7 @@ impl PermitsInner {
 
     /// Reports that the process holds nothing of these keys. Returns whether Redis replied.
     async fn report_nothing(&self, holder: &Holder, lease: &Lease, keys: &[Arc<KeyEntry>]) -> bool {
-        let report = Plan { terms: None, n: 0, keep: 0, waits: false, deadline_us: None };
+        let report = Plan { terms: None, n: 0, keep: 0, deadline_us: None };
         for chunk in keys.chunks(KEYS_PER_CALL) {
             let groups = chunk.iter().map(|key| self.group(key, lease, &report)).collect();
             let results = self.send_each(holder, groups, Deadline::new(self.deadline)).await;
@@ -361,7 +361,6 @@ pub(super) fn message(lease: &Lease, holder: &Holder, keep: Option<u64>) -> Mess
         lease_end_us: lease.end_us,
         number: holder.next_message(),
         keep,
-        waits: false,
         is_shared: false,
     }
 }

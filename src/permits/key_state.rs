@@ -57,8 +57,6 @@ pub(super) struct KeyState {
     pub(super) is_released: bool,
     /// Whether a message is due although no unit has changed.
     pub(super) is_touch_due: bool,
-    /// Whether the key has a place in the queue of a fair gate.
-    pub(super) has_place: bool,
     /// The denial of the front of the queue.
     pub(super) denial: Option<Denial>,
     /// The earliest time at which a caller gives up.
@@ -134,8 +132,6 @@ pub(super) struct Flight {
     pub(super) terms: Option<Terms>,
     pub(super) n: u64,
     pub(super) keep: u64,
-    /// Whether it asked the store for a place in the queue of a fair gate.
-    pub(super) waits: bool,
     pub(super) reporters: Vec<Reporter>,
 }
 
@@ -155,7 +151,6 @@ pub(super) struct Plan {
     pub(super) terms: Option<Terms>,
     pub(super) n: u64,
     pub(super) keep: u64,
-    pub(super) waits: bool,
     /// The time limit; `None` for the default.
     pub(super) deadline_us: Option<u64>,
 }
@@ -228,17 +223,8 @@ impl KeyState {
         }
         let Some(at) = self.queue.iter().position(|waiter| waiter.id == id) else { return };
         self.queue.remove(at);
-        if self.queue.is_empty() {
-            self.leave_place(now_us);
-        } else if at == 0 {
+        if at == 0 {
             self.poll_at_us = now_us;
-        }
-    }
-
-    /// Gives the place in the queue of a fair gate up.
-    pub(super) fn leave_place(&mut self, now_us: u64) {
-        if self.has_place {
-            self.report_by(now_us + RELEASE_DELAY_US);
         }
     }
 
@@ -338,7 +324,7 @@ impl KeyState {
         let held = self.held.total();
         let was_late = self.late_until_us.is_some_and(|until_us| until_us <= now.now_us);
         match Some(self.counted.lease) == now.lease {
-            true => self.counted.units != Some(held) || self.has_place || self.is_touch_due || was_late,
+            true => self.counted.units != Some(held) || self.is_touch_due || was_late,
             false => held > 0,
         }
     }
@@ -405,7 +391,7 @@ impl KeyState {
 
 /// The first delay.
 const FIRST_POLL_US: u64 = 10_000;
-/// The longest delay, unless the gate is fair.
+/// The longest delay.
 const LONGEST_POLL_US: u64 = 250_000;
 
 /// The delay of the next poll, which grows until an acquire is admitted.
@@ -427,18 +413,10 @@ impl Polls {
 
     /// Returns the delay until the next poll, randomly up to half shorter.
     ///
-    /// A gate without a queue is polled after 10 ms, then 1.5 times less often each time. A fair gate is polled
-    /// according to the units that wait before this process: the front often, the back seldom, and all often
-    /// enough to keep their places.
-    pub(crate) fn next(&mut self, patience_us: u64, before: u64) -> u64 {
-        let delay_us = match patience_us {
-            0 => {
-                let delay_us = self.delay_us;
-                self.delay_us = (delay_us + delay_us / 2).min(LONGEST_POLL_US);
-                delay_us
-            }
-            _ => FIRST_POLL_US.saturating_mul(before.saturating_add(1)).min(patience_us / 4),
-        };
+    /// The first poll comes after 10 ms, each further one 1.5 times later.
+    pub(crate) fn next(&mut self) -> u64 {
+        let delay_us = self.delay_us;
+        self.delay_us = (delay_us + delay_us / 2).min(LONGEST_POLL_US);
         delay_us - fastrand::u64(..=delay_us / 2)
     }
 }
@@ -455,22 +433,13 @@ mod tests {
     fn polls_back_off_to_a_quarter_of_a_second_until_they_are_reset() {
         let mut polls = Polls::default();
         for longest_us in [10_000, 15_000, 22_500, 33_750] {
-            within(polls.next(0, 7), longest_us);
+            within(polls.next(), longest_us);
         }
         for _ in 0..20 {
-            polls.next(0, 0);
+            polls.next();
         }
-        within(polls.next(0, 0), 250_000);
+        within(polls.next(), 250_000);
         polls.reset();
-        within(polls.next(0, 0), 10_000);
-    }
-
-    #[test]
-    fn front_of_a_fair_queue_polls_more_often_than_its_back() {
-        let mut polls = Polls::default();
-        within(polls.next(1_000_000, 0), 10_000);
-        within(polls.next(1_000_000, 4), 50_000);
-        within(polls.next(1_000_000, 1_000), 250_000);
-        within(polls.next(1_000, u64::MAX), 250);
+        within(polls.next(), 10_000);
     }
 }

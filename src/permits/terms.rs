@@ -37,8 +37,6 @@ pub(crate) struct Terms {
     /// The limit of the quota of the acquire.
     pub(crate) limit: u64,
     pub(crate) adaptive: Option<AdaptiveTerms>,
-    /// 0 if the gate is not fair.
-    pub(crate) patience_us: u64,
     /// At least 1.
     pub(crate) cost: u64,
     pub(crate) on_failure: OnFailure,
@@ -67,9 +65,9 @@ impl Terms {
         on_failure: OnFailure,
         on_lapse: OnLapse,
     ) -> Option<Self> {
-        let Kind::InFlight(InFlight { limit, patience_us }) = *gate.quota.kind() else { return None };
+        let Kind::InFlight(InFlight { limit }) = *gate.quota.kind() else { return None };
         let (gate, decider) = (gate.clone(), gate.clone());
-        Some(Self { gate, decider, limit, adaptive: None, patience_us, cost, on_failure, on_lapse })
+        Some(Self { gate, decider, limit, adaptive: None, cost, on_failure, on_lapse })
     }
 
     /// Returns the current limit: the same part of the adaptive limit as of the whole one, and at least the

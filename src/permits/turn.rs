@@ -207,7 +207,6 @@ impl KeyState {
             let units: u64 = admitted.iter().map(|terms| terms.cost).sum();
             self.confirm(lease, keep, units, now.now_us);
             // A message of a group gives up the place.
-            self.has_place = false;
         } else if error.is_none_or(|error| error.may_have_run() || !admitted.is_empty()) {
             self.doubt_message(lease, now);
         }

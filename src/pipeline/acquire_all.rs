@@ -73,7 +73,7 @@ impl Pipeline {
                 span.all_decided(&decision);
                 return decision.map(|decision| (decision, permits));
             }
-            self.sleep(retry_after.max(Duration::from_micros(polls.next(0, 0))).min(left)).await;
+            self.sleep(retry_after.max(Duration::from_micros(polls.next())).min(left)).await;
         }
     }
 
@@ -211,7 +211,7 @@ impl Pipeline {
         if n > 0 && !keys.is_empty() {
             return self.permits.acquire_group(group, deadline).await;
         }
-        // A message would give up a place in the queue of a fair gate.
+        // A peek needs no message.
         let deciders = group.adapt();
         let share = self.permits.send(Group { items: group.items, n }, deadline).await?;
         Ok(GroupAnswer { share, held: Vec::new(), deciders, behind: Vec::new() })
@@ -225,7 +225,7 @@ impl Pipeline {
             for check in checks {
                 let decision = &mut taken.decisions[check];
                 decision.allowed = false;
-                decision.retry_after_us = decision.retry_after_us.max(Polls::default().next(0, 0));
+                decision.retry_after_us = decision.retry_after_us.max(Polls::default().next());
             }
         }
         taken
@@ -264,7 +264,7 @@ impl Pipeline {
         for (&check, policy) in counted.iter().zip(policies) {
             decisions[check] = Some(match policy {
                 OnFailure::Local => {
-                    let retry_us = Polls::default().next(0, 0);
+                    let retry_us = Polls::default().next();
                     self.local_decision(requests[check], is_in_share, 0, retry_us)?
                 }
                 OnFailure::Open => requests[check].fixed_decision(true, Source::Open)?,

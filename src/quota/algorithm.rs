@@ -17,7 +17,7 @@ mod sliding_log;
 mod token_bucket;
 
 pub use self::definition::*;
-pub use self::holdings::{Holding, Holdings, Waiting};
+pub use self::holdings::{Holding, Holdings};
 pub use self::in_flight::REPORT;
 pub(crate) use self::in_flight::{QUARTER_US, written_at};
 pub use self::log::{Log, LogEntry};
@@ -199,11 +199,7 @@ impl Kind {
     /// [`Definition::fields`].
     #[must_use]
     pub const fn fields(&self) -> usize {
-        match self {
-            // Without a queue, nothing waits before.
-            Self::InFlight(InFlight { patience_us: 0, .. }) => 2,
-            _ => self.definition().fields,
-        }
+        self.definition().fields
     }
 }
 

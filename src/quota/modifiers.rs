@@ -1,4 +1,4 @@
-//! Options of one algorithm: alignment of a fixed window, counting of denied checks, fairness.
+//! Options of one algorithm: alignment of a fixed window, counting of denied checks.
 
 use std::time::Duration;
 
@@ -73,42 +73,6 @@ impl Quota {
     /// [`Error::is_config`] if the method would panic.
     pub fn try_count_denied(self) -> Result<Self, Error> {
         self.counting().map_err(Invalid::into_error)
-    }
-
-    /// Makes processes that wait for units of an in-flight limit receive them in order of arrival. Without
-    /// this, a process that wants many units may wait as long as others want few.
-    ///
-    /// A process keeps its place while it polls. A process that stops polling delays those behind it by at
-    /// most `patience`; 1 s is a good value. All processes of the fleet need the same `patience`.
-    ///
-    /// # Panics
-    ///
-    /// If this is not an in-flight limit, or `patience` is not whole microseconds from 1 ms to 20 s.
-    #[must_use]
-    pub const fn fair(self, patience: Duration) -> Self {
-        match self.queueing(patience) {
-            Ok(quota) => quota,
-            Err(invalid) => invalid.panic(),
-        }
-    }
-
-    /// Does the same as [`fair`](Self::fair) for quotas known only at run time.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::is_config`] if the method would panic.
-    pub fn try_fair(self, patience: Duration) -> Result<Self, Error> {
-        self.queueing(patience).map_err(Invalid::into_error)
-    }
-
-    const fn queueing(self, patience: Duration) -> Result<Self, Invalid> {
-        let Kind::InFlight(in_flight) = self.kind else {
-            return Err(Invalid("only an in-flight limit can be fair"));
-        };
-        match in_flight.fair(patience) {
-            Ok(in_flight) => Ok(Self { kind: Kind::InFlight(in_flight) }),
-            Err(invalid) => Err(invalid),
-        }
     }
 
     const fn align(self, offset: Duration) -> Result<Self, Invalid> {

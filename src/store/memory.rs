@@ -247,8 +247,8 @@ impl Keys {
 
 fn message(item: &Item) -> Option<in_flight::Message<'_>> {
     let Some(Companion::Message(message)) = item.companion.as_deref() else { return None };
-    let Message { ref holder, lease_end_us, number, keep, waits, .. } = *message;
-    Some(in_flight::Message { holder, lease_end_us, number, keep, waits })
+    let Message { ref holder, lease_end_us, number, keep, .. } = *message;
+    Some(in_flight::Message { holder, lease_end_us, number, keep })
 }
 
 // Bans in memory: the reference of bans on the map.

@@ -258,8 +258,6 @@ pub(crate) struct Message {
     pub(crate) number: u64,
     /// The units that the holder continues to hold; `None` for those that an earlier group of the call has left.
     pub(crate) keep: Option<u64>,
-    /// Whether the acquires that are not admitted keep a place in the queue of a fair gate.
-    pub(crate) waits: bool,
     /// Whether several groups of the call have messages about the same keys.
     pub(crate) is_shared: bool,
 }

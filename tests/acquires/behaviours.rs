@@ -142,19 +142,6 @@ behaviours! {
         }
     }
 
-    async fn fair_gate_admits_and_denies_as_others_do(world) {
-        let gate = world.gate("gate", Quota::in_flight(2).fair(Duration::from_millis(300)));
-        let mut permits = acquire_until_denied(&gate, "x").await;
-        assert_eq!(permits.len(), 2);
-        let waiting = async { gate.acquire("x").max_wait(HOUR).await.unwrap().permit().unwrap() };
-        let release = async { permits.pop().unwrap().release().await.unwrap() };
-        let (permit, ()) = while_time_passes(world, async { futures_util::join!(waiting, release) }).await;
-        assert!(gate.try_acquire("x").await.unwrap().permit().is_none());
-        drop(permit);
-        drop(permits);
-        assert_eq!(acquire_until_denied(&gate, "x").await.len(), 2);
-    }
-
     async fn cancelled_acquires_leave_nothing_behind(world) {
         let gate = world.gate("gate", Quota::in_flight(4));
         for round in 0..40_u64 {

@@ -141,31 +141,3 @@ async fn storm_of_acquires_and_cancellations_leaks_nothing() {
     let gate = limiters[0].gate("gate", Quota::in_flight(5));
     soon("all units are released", async || remaining(&gate, "x").await == 5).await;
 }
-
-#[tokio::test]
-async fn large_acquire_is_not_starved_at_a_fair_gate() {
-    let server = Server::process(&[]).unwrap();
-    let connect = || {
-        let builder = short_lived(&server).namespace("fair").permit_ttl(Duration::from_secs(10));
-        builder.build().unwrap().gate("gate", Quota::in_flight(4).fair(Duration::from_secs(1)))
-    };
-    let (small, large) = (connect(), connect());
-    // Another process takes each unit as soon as it is free.
-    let tasks: Vec<_> = (0..8)
-        .map(|_| {
-            let small = small.clone();
-            tokio::spawn(async move {
-                loop {
-                    let permit = small.acquire_timeout("x", HOUR).await.unwrap().permit();
-                    tokio::time::sleep(Duration::from_millis(3)).await;
-                    drop(permit);
-                }
-            })
-        })
-        .collect();
-    soon("all units are held", async || remaining(&small, "x").await == 0).await;
-    let acquire = large.acquire("x").cost(4).max_wait(HOUR).into_future();
-    let acquired = tokio::time::timeout(PATIENCE, acquire).await.expect("starved").unwrap();
-    assert_eq!(acquired.permit().unwrap().units(), 4);
-    tasks.iter().for_each(tokio::task::JoinHandle::abort);
-}

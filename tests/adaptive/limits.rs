@@ -229,16 +229,6 @@ async fn waiting_callers_are_admitted_in_order_while_the_limit_changes() {
 }
 
 #[tokio::test]
-async fn fair_gate_adapts() {
-    let world = World::memory();
-    let quota = Quota::in_flight(40).fair(Duration::from_secs(1));
-    let gate = world.gate("gate", quota).adaptive(Adaptive::new());
-    saturate(&world, &gate, "x", MS_20).await;
-    assert_eq!(gate.adaptive_limit("x"), Some(14));
-    assert_eq!(fill(&gate, "x").await.len(), 14);
-}
-
-#[tokio::test]
 async fn group_is_decided_by_the_adaptive_limit() {
     let world = World::memory();
     let gate = gate(&world);

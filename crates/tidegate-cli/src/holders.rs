@@ -1,4 +1,4 @@
-//! The processes that hold units of an in-flight limit, or wait for them.
+//! The processes that hold units of an in-flight limit.
 
 use std::time::Duration;
 
@@ -58,13 +58,6 @@ pub(crate) fn lines(shown: &[Found], holders: &HoldersOfStates, limit: usize) ->
         if hidden > 0 {
             lines.push(vec![Text(Tone::Warn, format!("and {hidden} more holders: increase --limit"))]);
         }
-        let rows = holders.waiting.iter().take(limit).map(|one| {
-            vec![one.name.as_str().into(), one.units.to_string().into(), human(one.seen_ago).into()]
-        });
-        if !holders.waiting.is_empty() {
-            lines.push(Vec::new());
-            lines.extend(table(&[&format!("waiting at {gate}"), "units", "last poll ago"], rows.collect()));
-        }
     }
     lines
 }
@@ -80,11 +73,6 @@ pub(crate) fn add_json(state: &mut Value, holders: Option<&Result<Holders, Strin
             "lease_ends_in_us": holder.lease_ends_in.map(us),
         })
     });
-    let waiting = holders
-        .waiting
-        .iter()
-        .map(|one| json!({ "name": one.name, "units": one.units, "seen_ago_us": us(one.seen_ago) }));
     state["holders"] = each.collect();
     state["more_holders"] = holders.more.into();
-    state["waiting"] = waiting.collect();
 }

@@ -44,9 +44,6 @@ pub(crate) struct QuotaArgs {
     /// Count denied checks in a sliding log too
     #[arg(long, requires = "sliding_log")]
     count_denied: bool,
-    /// Let waiting processes queue for an in-flight limit, each for this time after its last poll
-    #[arg(long, value_name = "TIME", value_parser = units::duration, requires = "in_flight")]
-    fair: Option<Duration>,
 }
 
 /// The algorithm and its limit: an option for each algorithm.
@@ -147,9 +144,6 @@ impl QuotaArgs {
         }
         if self.count_denied {
             quota = quota.try_count_denied()?;
-        }
-        if let Some(patience) = self.fair {
-            quota = quota.try_fair(patience)?;
         }
         Ok(Some(quota))
     }

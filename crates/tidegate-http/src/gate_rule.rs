@@ -138,7 +138,7 @@ impl GateRule {
     ///
     /// # Panics
     ///
-    /// If the gate has no in-flight limit or a fair one, if `share` is not above 0 and below 1, or if one kind of
+    /// If the gate has no in-flight limit, if `share` is not above 0 and below 1, or if one kind of
     /// requests would have no slot.
     #[must_use]
     #[track_caller]

@@ -18,8 +18,7 @@ pub(super) struct ReservedSlots {
 }
 
 impl ReservedSlots {
-    /// Panics if the quota is not an in-flight limit, if it is fair, or if it leaves no slot for one of both kinds
-    /// of requests.
+    /// Panics if the quota is not an in-flight limit, or if it leaves no slot for one of both kinds of requests.
     #[track_caller]
     pub(super) fn new(
         quota: Option<Quota>,
@@ -29,10 +28,6 @@ impl ReservedSlots {
         let Some(Kind::InFlight(in_flight)) = quota.as_ref().map(Quota::kind) else {
             panic!("`reserve_for` needs a gate with an in-flight limit, such as `Quota::in_flight(10)`");
         };
-        assert!(
-            in_flight.patience_us == 0,
-            "`reserve_for` cannot be combined with a fair gate, where no request overtakes another: remove one"
-        );
         let limit = in_flight.limit;
         assert!(
             share > 0.0 && share < 1.0,

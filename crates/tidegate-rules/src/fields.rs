@@ -142,11 +142,6 @@ pub(super) static RATE_LIMIT: FieldTable = FieldTable {
             FieldKind::Count(0),
             "Instead of a rate: the number of units in flight at the same time; 0 denies all requests.",
         ),
-        field(
-            "fair",
-            FieldKind::Duration,
-            "With in_flight: processes that wait queue, and leave the queue after this time without a poll.",
-        ),
         field("cost", FieldKind::Count(1), "The units that one request costs; by default 1."),
         field("on_failure", FieldKind::Choice(ON_FAILURES), "The failure policy while Redis is unavailable."),
         field(
@@ -163,7 +158,10 @@ pub(super) static RATE_LIMIT: FieldTable = FieldTable {
         ),
     ],
     required: &[],
-    unsupported: &[],
+    unsupported: &[(
+        "fair",
+        "processes that wait do not queue; remove it. Within one process, callers are admitted in order of arrival",
+    )],
 };
 
 pub(super) static REPLACES: FieldTable = FieldTable {

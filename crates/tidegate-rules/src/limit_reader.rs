@@ -13,7 +13,7 @@ use super::yaml::{Value, YamlNode};
 use tidegate::{Lease, OnFailure, Quota};
 
 /// The fields that cannot be combined with `unlimited`.
-const LIMITED_FIELDS: [&str; 15] = [
+const LIMITED_FIELDS: [&str; 14] = [
     "unit",
     "unit_multiplier",
     "requests_per_unit",
@@ -23,7 +23,6 @@ const LIMITED_FIELDS: [&str; 15] = [
     "algorithm",
     "burst",
     "in_flight",
-    "fair",
     "cost",
     "lease",
     "ban",

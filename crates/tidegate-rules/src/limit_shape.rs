@@ -32,10 +32,7 @@ enum Form {
     },
     /// A fixed window.
     Calendar(Calendar),
-    /// With the patience of a fair limit.
-    InFlight {
-        patience: Option<Duration>,
-    },
+    InFlight,
 }
 
 /// Returns the field that holds the number of a limit.
@@ -47,7 +44,7 @@ impl Shape {
     /// Reads the shape of a `rate_limit`. Returns `None` if it has an error.
     pub(super) fn read(reader: &mut Reader<'_>, node: &YamlNode, fields: &Fields<'_>) -> Option<Self> {
         let (form, burst) = match number_field(fields) {
-            "in_flight" => (in_flight(reader, fields), None),
+            "in_flight" => (Some(in_flight(reader, fields)), None),
             _ => rate(reader, node, fields),
         };
         let cost = fields.get("cost").and_then(|node| reader.count("cost", 1, node)).unwrap_or(1);
@@ -68,7 +65,7 @@ impl Shape {
                 Form::Calendar(calendar) => {
                     in_calendar(1, calendar).map_or(Decision::FIXED_RETRY, |it| it.window())
                 }
-                Form::InFlight { .. } => Decision::FIXED_RETRY,
+                Form::InFlight => Decision::FIXED_RETRY,
             }));
         }
         let quota = self.quota(number, burst);
@@ -80,7 +77,7 @@ impl Shape {
                     format!("{} of {number} in {window:?}: {error}", algorithm.name)
                 }
                 Form::Calendar(_) => format!("fixed_window of {number}: {error}"),
-                Form::InFlight { .. } => format!("in_flight of {number}: {error}"),
+                Form::InFlight => format!("in_flight of {number}: {error}"),
             },
         };
         reader.error(span, message);
@@ -89,10 +86,7 @@ impl Shape {
 
     fn quota(&self, number: u64, burst: Option<u64>) -> Result<Quota, Error> {
         let quota = match self.form {
-            Form::InFlight { patience } => {
-                let quota = Quota::try_in_flight(number)?;
-                return patience.map_or(Ok(quota), |patience| quota.try_fair(patience));
-            }
+            Form::InFlight => return Quota::try_in_flight(number),
             Form::Calendar(calendar) => return in_calendar(number, calendar),
             Form::Rate { window, algorithm } => match algorithm.parameters {
                 Parameters::Rate => {
@@ -118,26 +112,14 @@ fn in_calendar(_: u64, calendar: Calendar) -> Result<Quota, Error> {
     match calendar {}
 }
 
-fn in_flight(reader: &mut Reader<'_>, fields: &Fields<'_>) -> Option<Form> {
+fn in_flight(reader: &mut Reader<'_>, fields: &Fields<'_>) -> Form {
     for name in RATE_FIELDS {
         if let Some(node) = fields.get(name) {
             let message = format!("`{name}` cannot be combined with `in_flight`, which limits no rate");
             reader.error(node.span(), message).hint("remove one of them");
         }
     }
-    let patience = match fields.get("fair") {
-        None => None,
-        Some(node) => {
-            let patience = reader.duration("fair", node)?;
-            // Checked here, so that the error is at the patience and not at the limit.
-            if let Err(error) = Quota::in_flight(1).try_fair(patience) {
-                reader.error(node.span(), error.to_string());
-                return None;
-            }
-            Some(patience)
-        }
-    };
-    Some(Form::InFlight { patience })
+    Form::InFlight
 }
 
 /// The length of a window.
@@ -148,9 +130,6 @@ enum Length {
 
 /// Returns the window with the algorithm, and the burst.
 fn rate(reader: &mut Reader<'_>, node: &YamlNode, fields: &Fields<'_>) -> (Option<Form>, Option<u64>) {
-    if let Some(node) = fields.get("fair") {
-        reader.error(node.span(), "`fair` needs `in_flight`").hint("remove it");
-    }
     let window = window(reader, node, fields);
     let algorithm = match fields.get("algorithm") {
         None => Some(0),

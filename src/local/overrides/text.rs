@@ -150,6 +150,12 @@ mod tests {
     }
 
     #[test]
+    fn in_flight_limit_with_the_patience_of_an_earlier_version_keeps_its_limit() {
+        assert_eq!(parse_quota("in_flight 3 1000000 0 0"), Some(Quota::in_flight(3)));
+        assert_eq!(quota(&Quota::in_flight(3)), "in_flight 3 0 0 0");
+    }
+
+    #[test]
     fn what_another_version_writes_is_not_understood() {
         for (field, text) in [
             ("switch login", "ajar"),

@@ -110,21 +110,6 @@ fn group_admitted_under_a_lease_that_has_ended_holds_its_units_under_the_next_on
 }
 
 #[test]
-fn message_of_a_group_gives_up_the_place_in_a_fair_queue() {
-    let mut key = Key::new(Quota::in_flight(2).fair(std::time::Duration::from_secs(1)));
-    let caller = key.acquire(1, Some(1_000 * MS));
-    key.sent();
-    key.reply(0, 1, 2);
-    key.state.leave(caller.id, key.now.now_us);
-    key.lend();
-    key.state.begin_turn(1, key.now.now_us);
-    key.state.turn_answered(1, &[], None, &key.now);
-    key.end_turn();
-    key.assert_rests();
-    assert!(key.state.is_unused(&key.now));
-}
-
-#[test]
 fn release_in_a_message_that_failed_is_repeated_at_once() {
     let mut key = Key::new(Quota::in_flight(2));
     let terms = key.terms.clone();

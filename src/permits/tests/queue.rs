@@ -1,7 +1,5 @@
 //! Acquires, releases, and the order of callers.
 
-use std::time::Duration;
-
 use tokio::sync::oneshot;
 
 use super::super::terms::Answer;
@@ -141,35 +139,6 @@ fn caller_gives_up_with_the_last_denial() {
     key.advance(MS);
     key.assert_rests();
     assert!(matches!(caller.answer(), Some(Answer::Decided { grant: None, .. })));
-}
-
-#[test]
-fn place_in_a_fair_queue_is_given_up_with_its_last_caller() {
-    let mut key = Key::new(Quota::in_flight(1).fair(Duration::from_secs(1)));
-    let caller = key.acquire(1, Some(1_000 * MS));
-    assert!(key.sent().waits);
-    key.reply(0, 1, 1);
-    key.state.leave(caller.id, key.now.now_us);
-    key.advance(5 * MS);
-    let plan = key.sent();
-    assert_eq!((plan.n, plan.waits), (0, false));
-    key.reply(0, 0, 1);
-    assert!(key.state.is_unused(&key.now));
-}
-
-#[test]
-fn place_in_a_fair_queue_is_given_up_if_its_callers_leave_while_their_message_is_in_flight() {
-    let mut key = Key::new(Quota::in_flight(1).fair(Duration::from_secs(1)));
-    let caller = key.acquire(1, Some(1_000 * MS));
-    assert!(key.sent().waits);
-    key.state.leave(caller.id, key.now.now_us);
-    key.reply(0, 1, 1);
-    assert!(!key.state.is_unused(&key.now));
-    key.advance(5 * MS);
-    let plan = key.sent();
-    assert_eq!((plan.n, plan.waits), (0, false));
-    key.reply(0, 0, 1);
-    assert!(key.state.is_unused(&key.now));
 }
 
 #[test]

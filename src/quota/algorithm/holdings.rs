@@ -15,8 +15,6 @@ pub struct Holdings {
     pub written_us: u64,
     /// The units of each holder, by its name.
     pub holders: BTreeMap<String, Holding>,
-    /// The holders that wait for units, in order of arrival. Only fair gates have a queue.
-    pub queue: Vec<Waiting>,
 }
 
 /// The units of one holder.
@@ -26,23 +24,4 @@ pub struct Holding {
     pub units: u64,
     /// The number of the message that set them.
     pub number: u64,
-}
-
-/// A place in the queue of a fair gate.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiting {
-    /// The name of the holder that waits.
-    pub holder: String,
-    /// The units that it waits for.
-    pub units: u64,
-    /// The time of its last message, in µs since 1970. The place ends one patience later.
-    pub seen_us: u64,
-}
-
-impl Waiting {
-    /// Returns whether the place counts at `now`. After a step of the clock, it counts if `seen_us` is less
-    /// than `patience_us` away in either direction.
-    pub(crate) fn counts(&self, patience_us: u64, now: u64) -> bool {
-        self.seen_us.abs_diff(now) < patience_us
-    }
 }

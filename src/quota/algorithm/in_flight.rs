@@ -1,21 +1,18 @@
 //! In-flight limit: at most so many units are held at the same time, by processes with a lease.
 
-use std::fmt;
-use std::time::Duration;
-
 use super::definition::{
     Algorithm, Definition, EXACT, Parameters, RawState, State, Storage, deserialize, exact_number,
 };
 use super::holdings::Holdings;
 use crate::error::Error;
-use crate::quota::{Invalid, Micros, whole_micros};
+use crate::quota::Invalid;
 use crate::script::{Script, Scripts, allow_oom, lua, scripts, with_bound, with_prelude};
 
 pub(super) static DEFINITION: Definition = Definition {
     name: "in_flight",
     scripts: &SCRIPTS,
     storage: Storage::Holders,
-    fields: 3,
+    fields: 2,
     work: 4,
     parameters: Parameters::Count,
     limit_name: "UNITS",
@@ -53,71 +50,47 @@ pub static REPORT: Script = Script::bounded("report", acquire!(allow_oom!()));
 
 /// The maximum limit: the scripts write counts of 14 digits.
 const MAX_LIMIT: u64 = 1_000_000_000_000;
-/// The maximum patience: a third of the longest lease.
-const MAX_PATIENCE: Duration = Duration::from_secs(20);
 /// How long Redis keeps a key after its last write, at least. At most a quarter longer.
 pub(crate) const KEPT_US: u64 = 3_600_000_000;
 /// A key's expiry changes once per quarter.
 pub(crate) const QUARTER_US: u64 = KEPT_US / 4;
-/// The hint after a denial. A waiting caller polls after this time, multiplied by its position in a queue.
+/// The hint after a denial. A waiting caller polls after this time at first.
 const FIRST_POLL_US: u64 = 10_000;
 
 /// The numbers of an [in-flight limit](crate::Quota::in_flight).
 ///
-/// Its [`RawState`] is `[held, sure_until, before]`: the units held, where those that the sender of a message
-/// keeps replace its own; the earliest time at which a holder can lapse, in µs since 1970, 0 if unknown; and
-/// the units that wait before the sender, 0 unless the gate is fair.
+/// Its [`RawState`] is `[held, sure_until, 0]`: the units held, where those that the sender of a message keeps
+/// replace its own; and the earliest time at which a holder can lapse, in µs since 1970, 0 if unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct InFlight {
     /// The units that may be held at the same time, from 1 to 10^12.
     pub limit: u64,
-    /// How long a holder that stops polling keeps its place in the queue, in µs, from 1 ms to 20 s. 0: there is
-    /// no queue.
-    pub patience_us: u64,
 }
 
-deserialize!(InFlight { limit: u64, #[serde(default)] patience_us: u64 } {
-    Self::of_numbers(limit, patience_us)
-});
+deserialize!(InFlight { limit: u64 } Self::build(limit));
 
 impl InFlight {
     pub(crate) const fn build(limit: u64) -> Result<Self, Invalid> {
         match limit {
-            1..=MAX_LIMIT => Ok(Self { limit, patience_us: 0 }),
+            1..=MAX_LIMIT => Ok(Self { limit }),
             _ => Err(Invalid("an in-flight limit must be 1 to 10^12 units")),
         }
     }
 
-    pub(crate) const fn fair(self, patience: Duration) -> Result<Self, Invalid> {
-        match whole_micros(patience, 1_000) {
-            Some(patience_us) if patience_us <= MAX_PATIENCE.as_micros() as u64 => {
-                Ok(Self { patience_us, ..self })
-            }
-            _ => Err(Invalid("a patience must be whole microseconds, from 1 ms to 20 s")),
-        }
-    }
-
-    fn of_numbers(limit: u64, patience_us: u64) -> Result<Self, Invalid> {
-        match patience_us {
-            0 => Self::build(limit),
-            _ => Self::build(limit)?.fair(Duration::from_micros(patience_us)),
-        }
-    }
-
-    /// Makes the quota from its [`args`](Self::args).
-    pub(super) fn of_args(args: [u64; 4]) -> Result<Self, Error> {
-        let [limit, patience_us, ..] = args;
-        Self::of_numbers(limit, patience_us).map_err(Invalid::into_error)
+    /// Makes the quota from its [`args`](Self::args). Ignores the second number: earlier versions stored how long a
+    /// process kept its place in a queue.
+    pub(super) fn of_args([limit, ..]: [u64; 4]) -> Result<Self, Error> {
+        Self::build(limit).map_err(Invalid::into_error)
     }
 
     pub(super) fn share(&self, instances: u64) -> Self {
-        Self { limit: self.limit.div_ceil(instances), ..*self }
+        Self { limit: self.limit.div_ceil(instances) }
     }
 
     /// Returns the arguments of the scripts: see [`Kind::args`](super::Kind::args).
     pub(super) const fn args(&self) -> [u64; 4] {
-        [self.limit, self.patience_us, 0, 0]
+        [self.limit, 0, 0, 0]
     }
 }
 
@@ -133,18 +106,17 @@ impl Algorithm for InFlight {
     }
 
     /// Returns the counts of the last scan: a scan needs the leases, which are stored apart.
-    fn settle(&self, state: &State, now: u64) -> RawState {
+    fn settle(&self, state: &State, _: u64) -> RawState {
         let State::InFlight(holdings) = state else { return RawState::default() };
-        let waiting = holdings.queue.iter().filter(|place| place.counts(self.patience_us, now));
-        [holdings.held, holdings.sure_until_us, waiting.map(|place| place.units).sum()]
+        [holdings.held, holdings.sure_until_us, 0]
     }
 
     fn is_ahead(&self, _: &State, _: u64) -> bool {
         false
     }
 
-    fn afford(&self, [held, _, before]: RawState, n: u64, cost: u64, _: u64, _: Option<u64>) -> u64 {
-        n.min(self.limit.saturating_sub(held.saturating_add(before)) / cost)
+    fn afford(&self, [held, ..]: RawState, n: u64, cost: u64, _: u64, _: Option<u64>) -> u64 {
+        n.min(self.limit.saturating_sub(held) / cost)
     }
 
     /// Only for a changed block: the units of a holder change by its messages.
@@ -164,8 +136,8 @@ impl Algorithm for InFlight {
         false
     }
 
-    fn after(&self, [held, sure_until_us, before]: RawState, units: u64, _: u64) -> RawState {
-        [held.saturating_add(units).min(EXACT), sure_until_us, before]
+    fn after(&self, [held, sure_until_us, _]: RawState, units: u64, _: u64) -> RawState {
+        [held.saturating_add(units).min(EXACT), sure_until_us, 0]
     }
 
     fn remaining(&self, [held, ..]: RawState, _: u64) -> u64 {
@@ -177,18 +149,13 @@ impl Algorithm for InFlight {
     }
 
     /// Returns a hint: the time of the next release is unknown.
-    fn retry_after(&self, raw: RawState, cost: u64, _: Option<u64>, now: u64) -> u64 {
-        let [held, sure_until_us, before] = raw;
-        if held.saturating_add(before).saturating_add(cost) <= self.limit {
+    fn retry_after(&self, [held, sure_until_us, _]: RawState, cost: u64, _: Option<u64>, now: u64) -> u64 {
+        if held.saturating_add(cost) <= self.limit {
             return 0;
         }
-        let poll_us = match self.patience_us {
-            0 => FIRST_POLL_US,
-            patience_us => before.saturating_add(1).saturating_mul(FIRST_POLL_US).min(patience_us / 4),
-        };
         match sure_until_us.saturating_sub(now) {
-            0 => poll_us,
-            left_us => poll_us.min(left_us),
+            0 => FIRST_POLL_US,
+            left_us => FIRST_POLL_US.min(left_us),
         }
     }
 
@@ -198,13 +165,6 @@ impl Algorithm for InFlight {
 
     fn kept_until(&self, _: RawState, now: u64) -> u64 {
         now - now % QUARTER_US + QUARTER_US + KEPT_US
-    }
-
-    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.patience_us {
-            0 => Ok(()),
-            patience_us => write!(f, ", fair within {}", Micros(patience_us)),
-        }
     }
 
     fn predicts(&self) -> bool {

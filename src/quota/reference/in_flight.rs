@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Before, Item, Record};
-use crate::quota::algorithm::{
-    EXACT, Holding, Holdings, Kind, QUARTER_US, RawState, State, Waiting, written_at,
-};
+use crate::quota::algorithm::{EXACT, Holding, Holdings, Kind, QUARTER_US, RawState, State, written_at};
 
 /// The longest lease.
 const MAX_TTL_US: u64 = 60_000_000;
@@ -85,8 +83,6 @@ pub struct Message<'a> {
     pub number: u64,
     /// The units that it continues to hold; `None` for those that it holds, after an earlier group of the call.
     pub keep: Option<u64>,
-    /// Whether acquires that are not admitted get or keep a place in the queue of a fair gate.
-    pub waits: bool,
 }
 
 /// One item of a group, with the message if its quota is an in-flight limit. Without a message, such an item
@@ -131,8 +127,8 @@ pub fn acquire(
             decided.push(None);
             continue;
         };
-        let limits = [quota.limit, quota.patience_us];
-        let found = Decided::of(item, limits, *message, n, leases, now).map_err(|refused| refused(index))?;
+        let limit = quota.limit;
+        let found = Decided::of(item, limit, *message, n, leases, now).map_err(|refused| refused(index))?;
         k = k.min(found.admitted);
         if found.is_repeated {
             repeated = Some(repeated.unwrap_or(n).min(found.admitted));
@@ -145,8 +141,7 @@ pub fn acquire(
             (None, _) if repeated.is_none() => item.write(n, k, now),
             (Some(found), Some(message)) if !found.is_repeated => {
                 let sure_until_us = item.before.raw[1];
-                let patience_us = item.quota.kind().args()[1];
-                found.charge(item, *message, [n, k], [sure_until_us, patience_us], leases, now);
+                found.charge(item, *message, k, sure_until_us, leases, now);
             }
             _ => {}
         }
@@ -162,17 +157,13 @@ struct Decided {
     own: u64,
     /// The holders that a scan found lapsed; `None` without a scan.
     lapsed: Option<Vec<String>>,
-    /// The places of others.
-    others: Vec<Waiting>,
-    /// Where in `others` the sender's place is.
-    place: Option<usize>,
 }
 
 impl Decided {
     /// Decides by the state alone, and sets `before`.
     fn of(
         item: &mut Item<'_>,
-        [limit, patience_us]: [u64; 2],
+        limit: u64,
         message: Option<Message<'_>>,
         n: u64,
         leases: &mut PermitLeases,
@@ -189,7 +180,6 @@ impl Decided {
                 return Err(Refused::Lapsed);
             }
         }
-        let empty = Holdings::default();
         let holdings = match &item.record.state {
             State::InFlight(holdings) => Some(holdings),
             _ => None,
@@ -231,12 +221,6 @@ impl Decided {
             None => sure_until_us,
         };
 
-        let queue = &holdings.unwrap_or(&empty).queue;
-        let counted = queue.iter().filter(|place| patience_us > 0 && place.counts(patience_us, now));
-        let place = counted.clone().position(|place| place.holder == name);
-        let before: u64 = counted.clone().take(place.unwrap_or(usize::MAX)).map(|place| place.units).sum();
-        let others = counted.filter(|place| place.holder != name).cloned().collect();
-
         let keep = message.map_or(0, |message| message.keep.unwrap_or(own_units));
         held = held.saturating_sub(own_units) + keep;
         let is_repeated = own.zip(message).is_some_and(|(own, message)| own.number == message.number);
@@ -244,29 +228,27 @@ impl Decided {
         let room = match is_repeated {
             true => own_units.saturating_sub(keep),
             false if is_blocked => 0,
-            false => limit.saturating_sub(held.saturating_add(before)),
+            false => limit.saturating_sub(held),
         };
         let admitted = room.checked_div(item.cost).map_or(n, |checks| checks.min(n));
-        let raw: RawState = [held, sure_until_us, before];
+        let raw: RawState = [held, sure_until_us, 0];
         item.before = Before { blocked_until_us: item.record.blocked_until_us, raw };
-        Ok(Self { admitted, is_repeated, own: own_units, lapsed, others, place })
+        Ok(Self { admitted, is_repeated, own: own_units, lapsed })
     }
 
-    /// Writes the units of the sender and its place.
+    /// Writes the units of the sender.
     fn charge(
         self,
         item: &mut Item<'_>,
         message: Message<'_>,
-        [n, k]: [u64; 2],
-        [sure_until_us, patience_us]: [u64; 2],
+        k: u64,
+        sure_until_us: u64,
         leases: &mut PermitLeases,
         now: u64,
     ) {
         let cost = item.cost;
         let units = message.keep.unwrap_or(self.own) + k * cost;
         let held = item.before.raw[0] + k * cost;
-        // Of a repeated group, k may be more than this key admits.
-        let waits = message.waits && patience_us > 0 && self.admitted < n && k < n;
         let is_changed = k > 0 || units != self.own;
         let written_us = match &item.record.state {
             State::InFlight(holdings) => Some(holdings.written_us),
@@ -274,7 +256,7 @@ impl Decided {
         };
         let is_old = units > 0 && written_us.is_some_and(|at| at.saturating_add(QUARTER_US) <= now);
         let has_scanned = self.lapsed.is_some();
-        if !(is_changed || waits || self.place.is_some() || has_scanned || is_old) {
+        if !(is_changed || has_scanned || is_old) {
             return;
         }
 
@@ -292,13 +274,6 @@ impl Decided {
         if is_changed && units > 0 {
             let holding = Holding { units, number: message.number };
             holdings.holders.insert(message.holder.to_owned(), holding);
-        }
-        if patience_us > 0 {
-            holdings.queue = self.others;
-        }
-        if waits {
-            let own = Waiting { holder: message.holder.to_owned(), units: (n - k) * cost, seen_us: now };
-            holdings.queue.insert(self.place.unwrap_or(holdings.queue.len()), own);
         }
         (holdings.held, holdings.sure_until_us) = (held, sure_until_us);
         store(item, holdings, written_us, now);
@@ -319,9 +294,7 @@ fn forget(item: &mut Item<'_>, name: &str, now: u64) {
 fn store(item: &mut Item<'_>, holdings: Holdings, written_us: Option<u64>, now: u64) {
     let record = &mut *item.record;
     record.forget_passed_block(now);
-    let [_, patience_us, ..] = item.quota.kind().args();
-    let is_queue_empty = patience_us == 0 || holdings.queue.is_empty();
-    if holdings.held == 0 && is_queue_empty && record.blocked_until_us == 0 {
+    if holdings.held == 0 && record.blocked_until_us == 0 {
         *record = Record::default();
         return;
     }

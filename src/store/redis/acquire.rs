@@ -29,28 +29,27 @@ impl<'a> Sender<'a> {
 pub(super) fn acquire_args(sender: Sender<'_>, quota: &Quota, groups: &[&Group], command: &mut Cmd) {
     let items = || groups.iter().flat_map(|group| group.items.iter().map(|item| (group.n, item)));
     keys(groups, command);
-    let [limit, patience_us, ..] = quota.kind().args();
-    command.arg(sender.name).arg(sender.lease_end_us).arg(limit).arg(patience_us);
+    command.arg(sender.name).arg(sender.lease_end_us).arg(quota.kind().args()[0]);
     for (_, item) in items() {
         append_message(item, command);
     }
-    let wanted = items().map(|(n, item)| (n, item.cost, waits(item)));
+    let wanted = items().map(|(n, item)| (n, item.cost));
     let Some(first) = wanted.clone().next() else { return };
     let alike = wanted.clone().all(|other| other == first);
-    if alike && first == (1, 1, 0) {
+    if alike && first == (1, 1) {
         return;
     }
-    wanted.take(if alike { 1 } else { usize::MAX }).for_each(|(n, cost, waits)| {
-        command.arg(n).arg(cost).arg(waits);
+    wanted.take(if alike { 1 } else { usize::MAX }).for_each(|(n, cost)| {
+        command.arg(n).arg(cost);
     });
 }
 
 /// Appends the arguments of a peek that names no other key: it passes its key in place of the leases. The script reads
 /// those only if one may have lapsed since its last scan, and then fails.
 pub(super) fn peek_alone_args(quota: &Quota, item: &Item, command: &mut Cmd) {
-    let (key, [limit, patience_us, ..]) = (&item.target.redis_key, quota.kind().args());
-    command.arg(2).arg(key).arg(key).arg("").arg(0).arg(limit).arg(patience_us);
-    command.arg(0).arg(0).arg(0).arg(item.cost).arg(0);
+    let (key, [limit, ..]) = (&item.target.redis_key, quota.kind().args());
+    command.arg(2).arg(key).arg(key).arg("").arg(0).arg(limit);
+    command.arg(0).arg(0).arg(0).arg(item.cost);
 }
 
 /// Appends arguments in the order of the header of `acquire_all.lua`.
@@ -65,7 +64,6 @@ pub(super) fn acquire_all_args(sender: Sender<'_>, now_us: u64, groups: &[&Group
             command.arg(quotas.number(&item.target)).arg(item.cost);
             if item.target.gate.quota.is_in_flight() {
                 append_message(item, command);
-                command.arg(waits(item));
             } else {
                 command.arg(Optional(item.max_delay_us));
             }
@@ -101,10 +99,6 @@ pub(super) fn message_of(item: &Item) -> Option<&Message> {
         Some(Companion::Message(message)) => Some(message),
         _ => None,
     }
-}
-
-fn waits(item: &Item) -> u8 {
-    u8::from(message_of(item).is_some_and(|message| message.waits))
 }
 
 #[cfg(test)]
@@ -182,7 +176,7 @@ mod tests {
 
     fn message(holder: &str, number: u64, keep: u64) -> Message {
         let (keep, lease_end_us) = (Some(keep), u64::MAX >> 11);
-        Message { holder: holder.into(), lease_end_us, number, keep, waits: false, is_shared: false }
+        Message { holder: holder.into(), lease_end_us, number, keep, is_shared: false }
     }
 
     fn item(target: &Target, cost: u64, message: Message) -> Item {
@@ -250,31 +244,6 @@ mod tests {
             assert_eq!(world.acquire(&gate, 1, message(WEB, 2, 0)).await.unwrap(), [1, 0, 0]);
             world.lease(LeaseCall::End { name: WEB }).await.unwrap();
             assert!(world.acquire(&gate, 1, message(WEB, 3, 1)).await.unwrap_err().is_lapsed_lease());
-        })
-        .await;
-    }
-
-    #[tokio::test]
-    async fn fair_gate_admits_in_order_of_arrival() {
-        on_each(async |world| {
-            let gate = world.target("gate", Quota::in_flight(2).fair(Duration::from_secs(1)));
-            for name in [WEB, "b/10000", "c/10000"] {
-                world.lease(LeaseCall::Open { name }).await.unwrap();
-            }
-            let waits = |name, number| Message { waits: true, ..message(name, number, 0) };
-            assert_eq!(world.acquire(&gate, 2, message(WEB, 1, 0)).await.unwrap(), [2, 0, 0]);
-            assert_eq!(world.acquire(&gate, 2, waits("b/10000", 1)).await.unwrap(), [0, 2, 0]);
-            assert_eq!(world.acquire(&gate, 1, waits("c/10000", 1)).await.unwrap(), [0, 2, 2]);
-            assert_eq!(world.acquire(&gate, 0, message(WEB, 2, 1)).await.unwrap(), [0, 1, 3]);
-            // One unit is free. It is kept for the first in the queue, which wants two.
-            assert_eq!(world.acquire(&gate, 1, waits("c/10000", 2)).await.unwrap(), [0, 1, 2]);
-            assert_eq!(world.acquire(&gate, 2, waits("b/10000", 2)).await.unwrap(), [1, 1, 0]);
-            world.at(600);
-            assert_eq!(world.acquire(&gate, 1, waits("c/10000", 3)).await.unwrap(), [0, 2, 1]);
-            world.at(1_000);
-            // The first has not polled for one patience.
-            assert_eq!(world.acquire(&gate, 0, message(WEB, 3, 0)).await.unwrap(), [0, 1, 1]);
-            assert_eq!(world.acquire(&gate, 1, waits("c/10000", 4)).await.unwrap(), [1, 1, 0]);
         })
         .await;
     }

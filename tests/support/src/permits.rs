@@ -11,7 +11,6 @@ pub mod plan;
 pub mod player;
 pub mod process;
 pub mod properties;
-pub mod queue;
 pub mod state;
 mod stored;
 mod sure_until;

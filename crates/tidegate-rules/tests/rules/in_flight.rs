@@ -15,8 +15,8 @@ domain: api
 descriptors:
   - key: user
     rate_limit: { in_flight: 2, tiers: { pro: { in_flight: 4 }, all: { unlimited: true }, none: { in_flight: 0 } } }
-  - key: fair
-    rate_limit: { in_flight: 2, fair: 500ms, cost: 2 }
+  - key: pair
+    rate_limit: { in_flight: 2, cost: 2 }
   - key: rate
     rate_limit: { unit: day, requests_per_unit: 3 }
 ";
@@ -44,8 +44,8 @@ fn rule_in_flight_is_an_in_flight_quota() {
     assert_eq!(rule.limit(Some("pro")), Limit::Quota(Quota::in_flight(4)));
     assert_eq!(rule.limit(Some("all")), Limit::Unlimited);
     assert_eq!(rule.limit(Some("none")), Limit::DenyAll(Duration::from_secs(1)));
-    let fair = rules.find("api", &Descriptor::from([("fair", "x")])).unwrap();
-    assert_eq!(fair.quota(), Some(Quota::in_flight(2).fair(Duration::from_millis(500))));
+    let pair = rules.find("api", &Descriptor::from([("pair", "x")])).unwrap();
+    assert_eq!(pair.quota(), Some(Quota::in_flight(2)));
 }
 
 #[tokio::test]
@@ -127,7 +127,7 @@ async fn rule_in_shadow_mode_admits_and_reports() {
 #[tokio::test]
 async fn request_of_several_units_needs_room_for_all() {
     let limits = Rules::parse("u.yaml", UPLOADS).unwrap().bind(&Limiter::in_memory());
-    let request = [Descriptor::from([("fair", "ada")])];
+    let request = [Descriptor::from([("pair", "ada")])];
     let held = acquire(&limits, &request).await.unwrap();
     assert!(acquire(&limits, &request).await.is_none());
     held.release().await.unwrap();

@@ -3,7 +3,6 @@
 use super::bucket;
 use super::call::{Call, KEPT_US, KEYS, LeaseVerb, Loss, Refusal, ttl_us};
 use super::oracle::{Effect, Oracle};
-use super::queue;
 use super::state::{Kept, Permits, State};
 
 impl Oracle {
@@ -129,7 +128,6 @@ impl Oracle {
         let found = after.map_or(&empty, |kept| &kept.value);
         let in_force = |permits: &Permits| Permits {
             entries: permits.entries.clone(),
-            queue: queue::alive(&permits.queue, self.patience_us[key], now),
             blocked_until_us: if now < permits.blocked_until_us { permits.blocked_until_us } else { 0 },
             ..Permits::default()
         };
@@ -143,10 +141,8 @@ impl Oracle {
         let without_past = in_force(found);
         // Other writes may leave them to the next message.
         let is_cleaned = is_written && self.effects[key].is_changed;
-        if is_cleaned
-            && (&found.queue, found.blocked_until_us) != (&without_past.queue, without_past.blocked_until_us)
-        {
-            return Err("a message left a place or a block that has ended".to_owned());
+        if is_cleaned && found.blocked_until_us != without_past.blocked_until_us {
+            return Err("a message left a block that has ended".to_owned());
         }
         let Some(after) = after else { return Ok(()) };
         if is_cleaned && in_force(found) == empty {

@@ -34,25 +34,16 @@ fn number_and_keep(message: Option<&Message>) -> [String; 2] {
     message.map_or(["0".to_owned(), "0".to_owned()], |message| [message.number.to_string(), keep(message)])
 }
 
-fn waits(message: Option<&Message>) -> u64 {
-    u64::from(message.is_some_and(|message| message.waits))
-}
-
 /// Returns the arguments of `acquire.lua`.
 pub(super) fn acquire_args(groups: &[Group], limit: Limit) -> Vec<String> {
     let mut args = holder_args(groups);
-    args.extend([limit.units, limit.patience_us].map(|number| number.to_string()));
+    args.push(limit.units.to_string());
     args.extend(messages(groups).flat_map(number_and_keep));
-    let mut wants: Vec<[u64; 3]> = groups
-        .iter()
-        .map(|group| {
-            [group.n, group.items[0].cost(), waits(messages(std::slice::from_ref(group)).next().flatten())]
-        })
-        .collect();
+    let mut wants: Vec<[u64; 2]> = groups.iter().map(|group| [group.n, group.items[0].cost()]).collect();
     if wants.iter().all(|want| *want == wants[0]) {
         wants.truncate(1);
     }
-    if wants != [[1, 1, 0]] {
+    if wants != [[1, 1]] {
         args.extend(wants.into_iter().flatten().map(|number| number.to_string()));
     }
     args
@@ -67,7 +58,7 @@ pub(super) fn acquire_all_args(groups: &[Group], bucket: &Quota) -> Vec<String> 
         match item {
             Item::Permit { limit, .. } => {
                 args.push("in_flight".to_owned());
-                args.extend([limit.units, limit.patience_us, 0, 0].map(|number| number.to_string()));
+                args.extend([limit.units, 0, 0, 0].map(|number| number.to_string()));
             }
             Item::Bucket { .. } => {
                 args.push("token_bucket".to_owned());
@@ -84,7 +75,6 @@ pub(super) fn acquire_all_args(groups: &[Group], bucket: &Quota) -> Vec<String> 
             match item {
                 Item::Permit { message, .. } => {
                     args.extend(number_and_keep(message.as_ref()));
-                    args.push(waits(message.as_ref()).to_string());
                 }
                 Item::Bucket { .. } => args.push(String::new()),
             }

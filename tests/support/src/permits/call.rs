@@ -19,8 +19,6 @@ pub fn ttl_us(name: &str) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
     pub units: u64,
-    /// 0 if the gate is not fair.
-    pub patience_us: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,7 +80,6 @@ pub struct Message {
     pub number: u64,
     /// `None` for the units that an earlier group of the call has left.
     pub keep: Option<u64>,
-    pub waits: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,7 +102,7 @@ pub enum Refusal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     pub k: u64,
-    /// One for each item. Of a permit, the raw numbers are held', `sure until`, and the units that wait before.
+    /// One for each item. Of a permit, the raw numbers are held', `sure until`, and 0.
     pub before: Vec<Before>,
 }
 

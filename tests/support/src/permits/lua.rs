@@ -162,7 +162,7 @@ impl Store for LuaStore {
                 }
             }
             Call::Block { key, limit, for_us } => {
-                let args = [limit.units, limit.patience_us, 0, 0, *for_us, 0].map(|arg| arg.to_string());
+                let args = [limit.units, 0, 0, 0, *for_us, 0].map(|arg| arg.to_string());
                 match self.run("block:in_flight", &[Key::Permits(*key)], &args, now)? {
                     Value::Int(at) if at as u64 == now => Reply::Done,
                     other => return Err(format!("{other:?}")),
@@ -223,9 +223,8 @@ fn outcomes(
             let first = number(values.next())?;
             raw[0] = if first < 0 { -1 - first } else { first } as u64;
             let blocked_until_us = if first < 0 { number(values.next())? as u64 } else { 0 };
-            if let Item::Permit { limit, .. } = item {
+            if let Item::Permit { .. } = item {
                 raw[1] = number(values.next())? as u64;
-                raw[2] = if limit.patience_us > 0 { number(values.next())? as u64 } else { 0 };
             }
             before.push(Before { blocked_until_us, raw });
         }

@@ -1,7 +1,5 @@
 //! The reference implementation, with a record for each key.
 
-use std::time::Duration;
-
 use tidegate::algorithm::State as KeyState;
 use tidegate::reference::in_flight::{self, Acquire, PermitLeases, Refused};
 use tidegate::reference::{self, Record};
@@ -10,7 +8,7 @@ use tidegate::{Quota, Rate};
 use super::call::{
     Call, Group, Item, KEPT_US, KEYS, LeaseVerb, Limit, Loss, Message, Outcome, Refusal, Reply,
 };
-use super::state::{Entry, Kept, Level, Permits, Place, State, Store};
+use super::state::{Entry, Kept, Level, Permits, State, Store};
 
 #[derive(Debug)]
 pub struct Memory {
@@ -156,8 +154,7 @@ fn expire(record: &mut Record, now: u64) {
 }
 
 fn quota(limit: Limit) -> Quota {
-    let quota = Quota::in_flight(limit.units);
-    if limit.patience_us > 0 { quota.fair(Duration::from_micros(limit.patience_us)) } else { quota }
+    Quota::in_flight(limit.units)
 }
 
 fn message(message: &Message) -> in_flight::Message<'_> {
@@ -166,7 +163,6 @@ fn message(message: &Message) -> in_flight::Message<'_> {
         lease_end_us: message.lease_end_us,
         number: message.number,
         keep: message.keep,
-        waits: message.waits,
     }
 }
 
@@ -182,11 +178,6 @@ fn permits(record: &Record) -> Option<Kept<Permits>> {
             .holders
             .iter()
             .map(|(name, holding)| (name.clone(), Entry { units: holding.units, number: holding.number }))
-            .collect();
-        permits.queue = holdings
-            .queue
-            .iter()
-            .map(|place| Place { holder: place.holder.clone(), units: place.units, seen_us: place.seen_us })
             .collect();
     }
     Some(Kept { value: permits, expires_ms: record.expires_ms })

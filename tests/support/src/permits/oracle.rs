@@ -11,15 +11,12 @@ use tidegate::reference::Before;
 
 use super::bucket;
 use super::call::{Call, Group, Item, KEYS, Limit, Message, Name, Outcome, Refusal, Reply};
-use super::queue;
 use super::state::{Entry, Kept, Level, Permits, State};
 
 #[derive(Clone, Debug)]
 pub struct Oracle {
     pub(super) state: State,
     pub(super) bucket: Quota,
-    /// The patience of the gate of each key.
-    pub(super) patience_us: [u64; KEYS],
     /// For each key, the holders whose leases ended earlier than their end when `sure until` was stored.
     pub(super) disturbed: [BTreeSet<Name>; KEYS],
     /// For each key, whether its expiry was set by a clock that was too far ahead to be trusted.
@@ -46,11 +43,10 @@ struct View {
 }
 
 impl Oracle {
-    pub fn new(bucket: Quota, patience_us: [u64; KEYS]) -> Self {
+    pub fn new(bucket: Quota) -> Self {
         Self {
             state: State::default(),
             bucket,
-            patience_us,
             disturbed: Default::default(),
             is_far_ahead: [false; KEYS],
             effects: Default::default(),
@@ -205,7 +201,7 @@ impl Oracle {
                     };
                     let lost = message.as_ref().filter(|message| !is_applied(message));
                     if let Some(message) = lost {
-                        self.apply(*key, limit, (group.n, k, *cost), message, &view, now);
+                        self.apply(*key, (k, *cost), message, &view);
                     }
                     self.check_sure_until(*key, message.as_ref(), reported.raw[1], now)?;
                     if let Some(message) = lost {
@@ -241,9 +237,9 @@ impl Oracle {
         }
         for ((item, view), reported) in group.items.iter().zip(views).zip(&outcome.before) {
             match (item, view) {
-                (Item::Permit { key, limit, cost, message }, Some(view)) => {
+                (Item::Permit { key, cost, message, .. }, Some(view)) => {
                     if let Some(message) = message {
-                        self.apply(*key, limit, (group.n, k, *cost), message, &view, now);
+                        self.apply(*key, (k, *cost), message, &view);
                     }
                     self.check_sure_until(*key, message.as_ref(), reported.raw[1], now)?;
                     if let Some(message) = message {
@@ -289,32 +285,20 @@ impl Oracle {
             (held, lapsed)
         };
 
-        let queue = queue::alive(&permits.queue, limit.patience_us, now);
-        let waiting_before = queue::units_before(&queue, sender);
         let blocked_until = Some(permits.blocked_until_us).filter(|until| now < *until).unwrap_or(0);
-        let found = (held, waiting_before, blocked_until);
+        let found = (held, 0, blocked_until);
         let reported_block = Some(reported.blocked_until_us).filter(|until| now < *until).unwrap_or(0);
         if (reported.raw[0], reported.raw[2], reported_block) != found {
-            return Err(format!(
-                "key {key} holds {held}, {waiting_before} wait before, blocked until {blocked_until}"
-            ));
+            return Err(format!("key {key} holds {held}, blocked until {blocked_until}"));
         }
 
         let is_blocked = blocked_until > 0;
-        let room = if is_blocked { 0 } else { limit.units.saturating_sub(held + waiting_before) };
+        let room = if is_blocked { 0 } else { limit.units.saturating_sub(held) };
         let affordable = room.checked_div(cost).map_or(n, |most| n.min(most));
         Ok(View { lapsed, is_blocked, affordable })
     }
 
-    fn apply(
-        &mut self,
-        key: usize,
-        limit: &Limit,
-        (n, k, cost): (u64, u64, u64),
-        message: &Message,
-        view: &View,
-        now: u64,
-    ) {
+    fn apply(&mut self, key: usize, (k, cost): (u64, u64), message: &Message, view: &View) {
         for name in &view.lapsed {
             self.forget(key, name);
         }
@@ -329,14 +313,7 @@ impl Oracle {
         permits.entries.retain(|_, entry| entry.units > 0);
         self.effects[key].is_in_use |= units > 0;
 
-        let mut places = queue::alive(&permits.queue, limit.patience_us, now);
-        if message.waits && limit.patience_us > 0 && view.affordable < n && k < n {
-            queue::keep_place(&mut places, &message.holder, (n - k) * cost, now);
-        } else {
-            queue::leave(&mut places, &message.holder);
-        }
-        permits.queue = places;
-        if permits.entries.is_empty() && permits.queue.is_empty() && !view.is_blocked {
+        if permits.entries.is_empty() && !view.is_blocked {
             self.state.keys[key] = None;
         }
     }

@@ -23,7 +23,6 @@ pub struct Plan {
 /// The quotas of a key: its limit changes in place.
 #[derive(Clone, Debug)]
 pub struct GatePlan {
-    pub patience_us: u64,
     pub limits: Vec<u64>,
 }
 
@@ -53,8 +52,6 @@ pub enum Pause {
     KnownEnd(u8, i64),
     /// To the stored `sure until` of a key, plus this many µs.
     SureUntil(u8, i64),
-    /// To the time at which the first place of a key's queue is given up, plus this many µs.
-    Patience(u8, i64),
     /// To the time from which on the store refuses the last call, plus this many µs.
     Bound(i64),
     /// To the end of a key's block, plus this many µs.
@@ -99,7 +96,6 @@ pub struct Want {
     /// 0 releases, or reports without a change.
     pub n: u64,
     pub cost: u64,
-    pub waits: bool,
     /// The part of the held units that the process releases with this message.
     pub released: u16,
     /// An index of the limits of the key.
@@ -116,13 +112,7 @@ pub enum Shape {
 }
 
 pub fn plan() -> impl Strategy<Value = Plan> {
-    let patience = prop_oneof![
-        4 => Just(0),
-        1 => Just(1_000),
-        3 => prop::sample::select(&[10_000, 300_000, SECOND_US][..]),
-    ];
-    let gate = (patience, prop::collection::vec(1..=8u64, 1..=3))
-        .prop_map(|(patience_us, limits)| GatePlan { patience_us, limits });
+    let gate = prop::collection::vec(1..=8u64, 1..=3).prop_map(|limits| GatePlan { limits });
     let ttl = || {
         prop_oneof![
             4 => Just(10 * SECOND_US),
@@ -174,7 +164,6 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (any::<u8>(), off_by_one()).prop_map(|(process, more)| Pause::LeaseEnd(process, more)),
         1 => (any::<u8>(), off_by_one()).prop_map(|(process, more)| Pause::KnownEnd(process, more)),
         2 => (any::<u8>(), off_by_one()).prop_map(|(key, more)| Pause::SureUntil(key, more)),
-        2 => (any::<u8>(), off_by_one()).prop_map(|(key, more)| Pause::Patience(key, more)),
         1 => (any::<u8>(), off_by_one()).prop_map(|(key, more)| Pause::BlockEnd(key, more)),
         2 => off_by_one().prop_map(Pause::Bound),
         2 => step,
@@ -229,6 +218,11 @@ fn want() -> impl Strategy<Value = Want> {
     let cost = prop_oneof![5 => Just(1), 4 => 2..=8u64];
     let released = prop_oneof![4 => Just(0), 2 => Just(u16::MAX), 2 => any::<u16>()];
     let limit = prop_oneof![3 => Just(0), 1 => any::<u8>()];
-    (shape, n, cost, any::<bool>(), released, limit)
-        .prop_map(|(shape, n, cost, waits, released, limit)| Want { shape, n, cost, waits, released, limit })
+    (shape, n, cost, released, limit).prop_map(|(shape, n, cost, released, limit)| Want {
+        shape,
+        n,
+        cost,
+        released,
+        limit,
+    })
 }

@@ -6,7 +6,7 @@ use super::oracle::Oracle;
 use super::plan::{Action, Fate, Pause, Plan, Shape, Want};
 use super::process::Process;
 use super::properties::{confirm_beliefs, confirm_bound, confirm_forgotten};
-use super::state::{Place, State, Store};
+use super::state::{State, Store};
 
 /// In this range every time is exact in a double.
 const TIMES_US: std::ops::Range<u64> = 1 << 50..1 << 52;
@@ -19,11 +19,10 @@ const MINUTE_US: u64 = 60_000_000;
 /// The first difference, after the calls that led to it.
 pub fn play(plan: &Plan, store: &mut dyn Store) -> Result<usize, String> {
     store.clear(plan.bucket);
-    let patience_us = [0, 1].map(|key: usize| plan.gates[key].patience_us);
     let mut player = Player {
         plan,
         store,
-        oracle: Oracle::new(plan.bucket, patience_us),
+        oracle: Oracle::new(plan.bucket),
         now: plan.start_us,
         processes: plan.processes.iter().map(|process| Process::new(process.ttl_us)).collect(),
         names: 0,
@@ -92,11 +91,6 @@ impl Player<'_> {
             }
             Pause::KnownEnd(index, more) => until(Some(process(index).lease_end_us), more),
             Pause::SureUntil(index, more) => until(key(index).map(|kept| kept.value.sure_until_us), more),
-            Pause::Patience(index, more) => {
-                let patience_us = self.plan.gates[usize::from(index) % KEYS].patience_us;
-                let first = key(index).and_then(|kept| kept.value.queue.first());
-                until(first.map(|place| place.seen_us + patience_us), more)
-            }
             Pause::BlockEnd(index, more) => until(key(index).map(|kept| kept.value.blocked_until_us), more),
             Pause::Bound(more) => until(self.sent.last().and_then(|sent| sent.bound), more),
             Pause::Step(us) => now.saturating_add_signed(us),
@@ -164,7 +158,7 @@ impl Player<'_> {
 
     fn limit(&self, key: usize, index: u8) -> Limit {
         let gate = &self.plan.gates[key];
-        Limit { units: gate.limits[usize::from(index) % gate.limits.len()], patience_us: gate.patience_us }
+        Limit { units: gate.limits[usize::from(index) % gate.limits.len()] }
     }
 
     /// Puts a new process in place of one that ended or was killed.
@@ -225,7 +219,7 @@ impl Player<'_> {
         let groups = (0..KEYS)
             .map(|key| {
                 let limit = self.limit(key, 0);
-                Group { n: 0, items: vec![self.processes[process].item(key, limit, 1, 0, false)] }
+                Group { n: 0, items: vec![self.processes[process].item(key, limit, 1, 0)] }
             })
             .collect();
         self.send(process, groups, Fate::Answered, None)
@@ -267,21 +261,13 @@ impl Player<'_> {
                     continue;
                 }
                 let released = (process.held[key] * u64::from(want.released)).div_ceil(0xffff);
-                items.push(process.item(key, limit, want.cost.min(limit.units), released, want.waits));
+                items.push(process.item(key, limit, want.cost.min(limit.units), released));
             }
             if has_bucket {
                 let at = items.len() * usize::from(want.limit % 2);
                 items.insert(at, Item::Bucket { cost: want.cost.min(self.plan.bucket.limit()) });
             }
             groups.push(Group { n: want.n, items });
-        }
-        if is_shared(&groups) {
-            // Acquires of groups do not wait in the queue of a fair gate.
-            for item in groups.iter_mut().flat_map(|group| &mut group.items) {
-                if let Item::Permit { message: Some(message), .. } = item {
-                    message.waits = false;
-                }
-            }
         }
         self.send(process, groups, fate, bound)
     }
@@ -374,14 +360,9 @@ impl Player<'_> {
         for key in 0..KEYS {
             let limit = self.limit(key, 0);
             self.block(key, 0)?;
-            let queue = self.oracle.state().keys[key].iter().flat_map(|kept| &kept.value.queue);
-            let is_alive = |place: &Place| place.seen_us.abs_diff(self.now) < limit.patience_us;
-            if queue.clone().any(is_alive) {
-                self.now += 2 * limit.patience_us;
-            }
             for n in [limit.units, 0] {
                 let released = self.processes[0].held[key];
-                let item = self.processes[0].item(key, limit, 1, released, false);
+                let item = self.processes[0].item(key, limit, 1, released);
                 self.send(0, vec![Group { n, items: vec![item] }], Fate::Answered, None)?;
                 if self.processes[0].held[key] != n {
                     return Err(format!("units of key {key} have leaked"));

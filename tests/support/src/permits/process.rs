@@ -55,7 +55,7 @@ impl Process {
     /// # Panics
     ///
     /// Panics if the process has no lease.
-    pub fn item(&mut self, key: usize, limit: Limit, cost: u64, released: u64, waits: bool) -> Item {
+    pub fn item(&mut self, key: usize, limit: Limit, cost: u64, released: u64) -> Item {
         self.number += 1;
         self.held[key] -= released;
         let message = Message {
@@ -63,7 +63,6 @@ impl Process {
             lease_end_us: self.lease_end_us,
             number: self.number,
             keep: Some(self.held[key]),
-            waits,
         };
         Item::Permit { key, limit, cost, message: Some(message) }
     }
@@ -74,7 +73,7 @@ impl Process {
     ///
     /// Panics if the process has no lease.
     pub fn shared_item(&mut self, key: usize, limit: Limit, cost: u64) -> Item {
-        let Item::Permit { message: Some(message), .. } = self.item(key, limit, cost, 0, false) else {
+        let Item::Permit { message: Some(message), .. } = self.item(key, limit, cost, 0) else {
             unreachable!("a message was made");
         };
         Item::Permit { key, limit, cost, message: Some(Message { keep: None, ..message }) }

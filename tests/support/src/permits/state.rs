@@ -13,19 +13,10 @@ pub struct Entry {
     pub number: u64,
 }
 
-/// A holder's place in the queue of a fair gate.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    pub holder: Name,
-    pub units: u64,
-    pub seen_us: u64,
-}
-
 /// A key of an in-flight limit that exists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Permits {
     pub entries: BTreeMap<Name, Entry>,
-    pub queue: Vec<Place>,
     /// The stored sum of all entries.
     pub held: u64,
     pub sure_until_us: u64,

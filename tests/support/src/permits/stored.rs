@@ -1,6 +1,6 @@
 //! Parses the state that the scripts store.
 
-use super::state::{Entry, Leases, Level, Permits, Place};
+use super::state::{Entry, Leases, Level, Permits};
 
 pub(super) fn leases(fields: &[String]) -> Option<Leases> {
     fields.chunks(2).map(|pair| Some((pair[0].clone(), pair[1].parse().ok()?))).collect()
@@ -24,7 +24,6 @@ pub(super) fn permits(fields: &[String]) -> Option<Permits> {
                 let _: (u64, u64) = (limit.parse().ok()?, at.parse().ok()?);
                 has_sum = true;
             }
-            "queue" => permits.queue = text.split_terminator(';').map(place).collect::<Option<_>>()?,
             name => {
                 let (units, number) = text.split_once(" #")?;
                 let entry = Entry { units: units.parse().ok()?, number: number.parse().ok()? };
@@ -33,12 +32,6 @@ pub(super) fn permits(fields: &[String]) -> Option<Permits> {
         }
     }
     has_sum.then_some(permits)
-}
-
-fn place(text: &str) -> Option<Place> {
-    let mut parts = text.split(' ');
-    let holder = parts.next()?.to_owned();
-    Some(Place { holder, units: parts.next()?.parse().ok()?, seen_us: parts.next()?.parse().ok()? })
 }
 
 /// Parses `ticks/per of capacity, rate/us at us`.

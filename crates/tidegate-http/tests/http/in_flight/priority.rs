@@ -131,7 +131,5 @@ fn share_without_a_slot_for_each_kind_is_refused() {
         let text = message(Quota::in_flight(limit), share).unwrap();
         assert!(text.contains("leaves no slot"), "{text}");
     }
-    let fair = Quota::in_flight(10).fair(Duration::from_secs(1));
-    assert!(message(fair, 0.2).is_some());
     assert!(message(Quota::token_bucket(10, Rate::per_second(10)), 0.2).is_some());
 }
