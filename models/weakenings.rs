@@ -411,8 +411,8 @@ const PARTS: &[Part] = &[
             Weakening {
                 name: "flag_is_set_only_once",
                 replacements: &[(
-                    "self.is_any.store(is_any, Ordering::Relaxed);",
-                    "self.is_any.fetch_or(is_any, Ordering::Relaxed);",
+                    "false => self.word.fetch_and(!ACTIVE, Ordering::Relaxed),",
+                    "false => 0,",
                 )],
                 caught_by: "a_check_that_starts_after_a_reading_was_applied_uses_it",
             },

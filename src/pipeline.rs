@@ -59,14 +59,14 @@ use crate::store::{Group, Item};
 /// # One check
 impl Pipeline {
     pub(crate) async fn check(self: &Arc<Self>, request: &Request<'_>) -> Result<Decision, Error> {
-        match self.overrides.is_any() {
-            true => Box::pin(self.check_overridden(request)).await,
-            false => self.check_resolved(request).await,
+        match self.overrides.is_calm() {
+            true => self.check_resolved(request).await,
+            false => Box::pin(self.check_overridden(request)).await,
         }
     }
 
     async fn check_overridden(self: &Arc<Self>, request: &Request<'_>) -> Result<Decision, Error> {
-        match self.resolve(request.borrowed()) {
+        match self.resolve(self.follow(request.borrowed()).await) {
             Resolved::Check(request) => self.check_resolved(&request).await,
             Resolved::Switched(request, decided) => {
                 self.report_immediate(&request, without_waiting(decided).await)
@@ -101,6 +101,9 @@ impl Pipeline {
         // Makes no request: a check that spends from a lease takes 100 ns.
         if let Some(decision) = self.try_lease(gate, key, cost) {
             return Some(decision);
+        }
+        if !self.overrides.is_calm() && self.overrides.note_check() {
+            return None;
         }
         let (request, decided) = match self.resolve(Request::new(gate, key, cost)) {
             Resolved::Switched(request, decided) => (request, decided),
@@ -160,6 +163,7 @@ impl Pipeline {
             return Vec::new();
         }
         let span = Span::of_many(requests.len());
+        let requests = self.follow_each(requests).await;
         let decided = self.decide_or_charge_each(requests).await;
         span.many_decided(&decided);
         decided
@@ -222,7 +226,7 @@ impl Pipeline {
         hold: Option<&NewHold>,
     ) -> Result<(u64, AllDecision, Vec<Request<'a>>), Error> {
         all::check_number(requests.len())?;
-        let (requests, mut decisions) = self.resolve_all(requests)?;
+        let (requests, mut decisions) = self.resolve_all(self.follow_each(requests).await)?;
         let switched = all::switched(&requests, &decisions, n);
         let is_check = n == 1 && hold.is_none();
         // A group that a closed gate denies charges nothing, except units that were used already.

@@ -41,6 +41,7 @@ mod health;
 mod histories;
 mod hold_scripts;
 mod holds;
+mod idle;
 mod integer_keys;
 mod keys;
 mod large_debts;

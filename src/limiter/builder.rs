@@ -258,7 +258,8 @@ impl Builder {
     }
 
     /// Enables following the operators' overrides for the whole fleet: [`Control`](crate::Control). The
-    /// process reads them twice a second from its first check on.
+    /// process reads them twice a second from its first check on. After ten seconds without a check it stops, and its
+    /// next check waits for a reading, as a part of its deadline.
     ///
     /// Default: true.
     pub fn follow_overrides(mut self, follow: bool) -> Self {

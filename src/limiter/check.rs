@@ -61,10 +61,29 @@ impl Check {
     /// [override](crate::Control::set_override), if there is one. A later refund then reaches the state that
     /// was charged, also if the override has ended.
     pub fn effective(mut self) -> Self {
+        self.apply_overrides();
+        self
+    }
+
+    /// Does the same as [`effective`](Self::effective) for several checks of one limiter. If this process made no check
+    /// for ten seconds, waits for a new reading of the overrides, which is a part of the [deadline](Self::deadline).
+    pub async fn follow(checks: &mut [Self]) {
+        let Some(first) = checks.first() else { return };
+        if first.pipeline.needs_following() {
+            let pipeline = first.pipeline.clone();
+            let own = checks.iter().filter_map(|check| check.request.deadline).min();
+            let left = pipeline.follow_within(own).await;
+            if left != own {
+                checks.iter_mut().for_each(|check| check.request.deadline = left);
+            }
+        }
+        checks.iter_mut().for_each(Self::apply_overrides);
+    }
+
+    fn apply_overrides(&mut self) {
         if let Cow::Owned(gate) = self.pipeline.effective(&self.request.gate, &self.request.key) {
             self.request.gate = Cow::Owned(gate);
         }
-        self
     }
 
     /// Sets the units that the check consumes. 0 makes it a peek, which charges nothing and never denies

@@ -17,7 +17,8 @@ use crate::quota::Quota;
 /// second, in a call of its own, and decides by the overrides it read last. So every process applies an
 /// override within a second, and no check takes longer for it. The process that sets an override reads it at
 /// once; if that read fails, its next read applies the override. A process that cannot reach Redis keeps the
-/// overrides it knows. A process that has just started decides without overrides until its first read.
+/// overrides it knows. A process that has just started decides without overrides until its first read. A process
+/// without checks for ten seconds does not read; its next check waits for a reading, within its deadline.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::Error> {

@@ -47,7 +47,8 @@ impl Check {
     ///
     /// As [`check`](Self::check).
     pub async fn reserve(self) -> Result<Reservation, Error> {
-        let mut check = self.effective();
+        let mut check = self;
+        Self::follow(std::slice::from_mut(&mut check)).await;
         if check.request.gate.charges_used {
             // The units are taken before they are used.
             check.request.gate.to_mut().charges_used = false;

@@ -1,6 +1,6 @@
 //! Operators' overrides for the whole fleet: a gate's mode, and the quota of a single key. The store keeps
 //! them. Each process reads them twice a second and decides by the last reading, so that no check waits for
-//! it.
+//! it. A process without checks for ten seconds does not read; its next check waits for a reading.
 
 mod kinds;
 mod known;
@@ -10,7 +10,8 @@ mod text;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Notify};
+use tokio::time::{Instant, timeout_at};
 
 pub use self::kinds::{Override, Switch};
 use self::known::{Known, OverrideCounts};
@@ -32,6 +33,8 @@ use crate::store::{GateInfo, MAX_OVERRIDE_BYTES, MAX_OVERRIDES, OverrideText, St
 const PAUSE: Duration = Duration::from_millis(500);
 /// The longest reading of this process: with the pause, it follows an override within 2 s also if Redis is slow.
 const READING: Duration = Duration::from_secs(1);
+/// A process without checks for this long does not read.
+const IDLE: Duration = Duration::from_secs(10);
 /// The maximum pause while the store rejects reads.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 
@@ -67,6 +70,10 @@ struct OverridesInner {
     background: Arc<Background>,
     is_followed: bool,
     following: JobSlot,
+    /// A check waits for a reading; or the limiter was dropped.
+    wanted: Arc<Notify>,
+    /// A reading has ended that checks may wait for.
+    ended: Notify,
 }
 
 /// What they are made with.
@@ -99,6 +106,8 @@ impl Overrides {
         Self(Arc::new(OverridesInner {
             is_followed: follow && breaker.is_some(),
             following: JobSlot::default(),
+            wanted: Arc::default(),
+            ended: Notify::new(),
             background,
             store,
             breaker,
@@ -123,7 +132,43 @@ impl Overrides {
         }
     }
 
-    /// Returns whether any override is active. Almost always false, which is the fast path.
+    /// Returns whether a check has nothing to do: no override is active, and the follower need not learn of
+    /// the check. Almost always true, which is the fast path: one load.
+    #[inline]
+    pub(crate) fn is_calm(&self) -> bool {
+        self.0.snapshot.is_calm()
+    }
+
+    /// Notes a check, so that the process continues to read. Returns whether the reading is old: then the
+    /// process reads now, and a check that can wait does so with [`renewed`](Self::renewed).
+    pub(crate) fn note_check(&self) -> bool {
+        let is_old = self.0.snapshot.note_check();
+        if is_old {
+            self.ensure_followed();
+            self.0.wanted.notify_one();
+        }
+        is_old
+    }
+
+    /// Waits until an old reading was replaced, or the attempt has failed: then the last known overrides stay in
+    /// force. The follower reads, for all checks at once, so a dropped future cancels nothing.
+    pub(crate) async fn renewed(&self, deadline: Deadline) {
+        let is_shut_down = || self.0.breaker.as_ref().is_some_and(|breaker| breaker.is_shut_down());
+        loop {
+            // Registered before the word is read, so that no end is missed.
+            let mut ended = std::pin::pin!(self.0.ended.notified());
+            ended.as_mut().enable();
+            if !self.0.snapshot.is_old() || is_shut_down() {
+                return;
+            }
+            self.note_check();
+            if timeout_at(deadline.at, ended).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Returns whether any override is active.
     #[inline]
     pub(crate) fn is_any(&self) -> bool {
         self.0.snapshot.is_any()
@@ -231,11 +276,24 @@ impl Following {
     fn shared(&self) -> Option<Arc<OverridesInner>> {
         self.0.upgrade().filter(|shared| !shared.breaker.as_ref().is_some_and(|it| it.is_shut_down()))
     }
+
+    /// Waits for the next check, or the end of the limiter. A notification may be one of an earlier check.
+    async fn check(&self, wanted: &Notify) {
+        while self.shared().is_some_and(|shared| shared.snapshot.is_unseen()) {
+            wanted.notified().await;
+        }
+    }
+}
+
+impl Drop for OverridesInner {
+    fn drop(&mut self) {
+        self.wanted.notify_one();
+    }
 }
 
 impl Job for Following {
     async fn run(&self) {
-        let mut pause = PAUSE;
+        let (mut pause, mut last_check) = (PAUSE, Instant::now());
         while let Some(shared) = self.shared() {
             // Also while the circuit breaker is open: a Redis that is too slow for checks can have a switch for this
             // case. A failure changes nothing: the last reading stays valid.
@@ -250,7 +308,18 @@ impl Job for Following {
                 }
                 _ => PAUSE,
             };
+            shared.snapshot.renew();
+            shared.ended.notify_waiters();
+            if shared.snapshot.take_check() {
+                last_check = Instant::now();
+            }
+            let is_idle = last_check.elapsed() >= IDLE && shared.snapshot.grow_old();
+            let wanted = shared.wanted.clone();
             drop(shared);
+            if is_idle {
+                self.check(&wanted).await;
+                continue;
+            }
             tokio::time::sleep(pause.mul_f64(1.0 - fastrand::f64() / 10.0)).await;
         }
     }

@@ -47,6 +47,7 @@ impl Pipeline {
         let waited = self.stopwatch();
         loop {
             let left = max_wait.saturating_sub(waited.elapsed());
+            let request = &self.follow(request.borrowed()).await;
             let (resolved, acquired) = match self.resolve(request.borrowed()) {
                 Resolved::Switched(resolved, decided) => (resolved, decided.map(|decision| (decision, None))),
                 Resolved::Check(resolved) => match self.acquire_resolved(request, &resolved, left).await {

@@ -95,7 +95,7 @@ impl Pipeline {
         requests: Vec<Request<'static>>,
     ) -> Result<(AllDecision, Option<Permits>), Error> {
         let n = u64::from(requests.iter().any(|request| request.cost > 0));
-        let (requests, mut decisions) = self.resolve_all(requests)?;
+        let (requests, mut decisions) = self.resolve_all(self.follow_each(requests).await)?;
         let switched = all::switched(&requests, &decisions, n);
         let is_denied = decisions.iter().flatten().any(|decision| !decision.is_allowed());
         let n = if is_denied { 0 } else { n };

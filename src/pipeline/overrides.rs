@@ -3,13 +3,19 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::parts::Pipeline;
+use crate::connection::Deadline;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
+use crate::key::HashTag;
 use crate::local::overrides::{KeyOverrides, Switch};
 use crate::pipeline::request::{GateSpec, Request};
 use crate::runtime::sharded_arc::ShardedArc;
+
+/// What is left of the deadline at least, after the wait for the overrides.
+const SHORTEST: Duration = Duration::from_millis(1);
 
 pub(super) enum Resolved<'a> {
     /// The next stages decide, with the settings that are in force for this key.
@@ -22,7 +28,7 @@ impl Pipeline {
     #[inline]
     pub(super) fn resolve<'a>(&self, request: Request<'a>) -> Resolved<'a> {
         // Almost always false.
-        match self.overrides.is_any() || request.at_most.is_some() {
+        match !self.overrides.is_calm() || request.at_most.is_some() {
             true => match self.resolve_overridden(request) {
                 Resolved::Check(request) => Resolved::Check(self.restrict(request)),
                 switched => switched,
@@ -42,6 +48,44 @@ impl Pipeline {
             }
         }
         request
+    }
+
+    /// Before stage 1: waits for a new reading of the overrides if the process was idle. The wait is a part of the
+    /// deadline. While Redis is unavailable, the last known overrides are in force.
+    pub(crate) async fn follow<'a>(&self, request: Request<'a>) -> Request<'a> {
+        match self.overrides.is_calm() {
+            true => request,
+            false => Request { deadline: self.follow_within(request.deadline).await, ..request },
+        }
+    }
+
+    /// Returns whether an override may be active, or the process may have to read them.
+    pub(crate) fn needs_following(&self) -> bool {
+        !self.overrides.is_calm()
+    }
+
+    /// Does the same as [`follow`](Self::follow) for several requests.
+    pub(super) async fn follow_each<'a>(&self, mut requests: Vec<Request<'a>>) -> Vec<Request<'a>> {
+        if !self.overrides.is_calm() {
+            let own = requests.iter().filter_map(|request| request.deadline).min();
+            let left = self.follow_within(own).await;
+            if left != own {
+                requests.iter_mut().for_each(|request| request.deadline = left);
+            }
+        }
+        requests
+    }
+
+    /// Does the same as [`follow`](Self::follow). Returns the deadline that is left.
+    #[cold]
+    pub(crate) async fn follow_within(&self, own: Option<Duration>) -> Option<Duration> {
+        let is_open = || self.breaker.as_ref().is_some_and(|breaker| breaker.is_open(HashTag::default()));
+        if !self.overrides.note_check() || is_open() {
+            return own;
+        }
+        let (begun, longest) = (self.stopwatch(), self.longest(own));
+        self.overrides.renewed(Deadline::new(longest)).await;
+        Some(longest.saturating_sub(begun.elapsed()).max(SHORTEST))
     }
 
     #[cold]
@@ -71,6 +115,10 @@ impl Pipeline {
 
     /// Returns the settings that decide this key: the gate's own unless it is overridden.
     pub(crate) fn effective<'a>(&self, gate: &'a GateSpec, key: &[u8]) -> Cow<'a, GateSpec> {
+        // A caller that waits for a permit, for example, has the process continue to read.
+        if !self.overrides.is_calm() {
+            self.overrides.note_check();
+        }
         match self.overrides.is_any() {
             true => self.find_overrides(gate, key).map_or(Cow::Borrowed(gate), |found| apply(gate, found)),
             false => Cow::Borrowed(gate),

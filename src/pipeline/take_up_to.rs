@@ -18,7 +18,7 @@ impl Pipeline {
     pub(crate) async fn take_up_to(self: &Arc<Self>, request: &Request<'_>, n: u64) -> Result<Grant, Error> {
         let taken = if request.cost > 0 { n } else { 0 };
         let span = Span::of_check(request.cost.saturating_mul(n));
-        let granted = match self.resolve(request.borrowed()) {
+        let granted = match self.resolve(self.follow(request.borrowed()).await) {
             Resolved::Switched(request, decided) => {
                 let granted =
                     decided.map(|decision| (if decision.is_allowed() { taken } else { 0 }, decision));

@@ -18,7 +18,10 @@ impl Pipeline {
         key: &[u8],
         write: Write,
     ) -> Result<(), Error> {
-        self.write(&Request::new(&self.effective(gate, key), key, 0), write).await
+        let original = self.follow(Request::new(gate, key, 0)).await;
+        let effective = self.effective(gate, key);
+        let request = Request { deadline: original.deadline, ..Request::new(&effective, key, 0) };
+        self.write(&request, write).await
     }
 
     /// Also writes to the state of the gate's own quota, which decides again once an override ends.
@@ -28,8 +31,9 @@ impl Pipeline {
         key: &[u8],
         write: Write,
     ) -> Result<(), Error> {
+        let later = self.follow(Request::new(gate, key, 0)).await;
         let effective = self.effective(gate, key);
-        let (now, later) = (Request::new(&effective, key, 0), Request::new(gate, key, 0));
+        let now = Request { deadline: later.deadline, ..Request::new(&effective, key, 0) };
         self.write(&now, write).await?;
         match now.target()? == later.target()? {
             true => Ok(()),

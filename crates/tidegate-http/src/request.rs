@@ -23,7 +23,7 @@ pub(super) async fn decide(settings: &LayerSettings, parts: &Parts) -> Admission
         Err(absent) => Admission::rejected(Rejection::absent(absent)),
         Ok(()) if checks.checks.is_empty() => Admission::Undecided,
         Ok(()) => {
-            let mut group = checks.group();
+            let mut group = checks.group().await;
             let result = match (&mut group, &settings.wait_queue) {
                 (None, _) => Ok((None, None)),
                 // Boxed, so that requests that do not wait have a small future.

@@ -42,12 +42,12 @@ impl RequestChecks {
         };
         self.checks.reserve_exact(chosen.len() + settings.rules.len());
         for rule in chosen.iter().chain(&settings.rules) {
-            self.add(rule, settings, parts)?;
+            self.add(rule, settings, parts).await?;
         }
         Ok(())
     }
 
-    fn add(&mut self, rule: &GateRule, settings: &LayerSettings, parts: &Parts) -> Result<(), Absent> {
+    async fn add(&mut self, rule: &GateRule, settings: &LayerSettings, parts: &Parts) -> Result<(), Absent> {
         // The layer's cost counts units of rates, such as tokens or bytes.
         let layer_cost = settings.cost.as_ref().filter(|_| !is_in_flight(&rule.gate));
         let cost = rule.cost.as_ref().or(layer_cost).map_or(1, |cost| cost(parts));
@@ -78,7 +78,7 @@ impl RequestChecks {
             None => check,
         };
         let check = match &rule.reserved {
-            Some(reserved) => reserved.restrict(check, parts),
+            Some(reserved) => reserved.restrict(check, parts).await,
             None => check,
         };
         self.checks.push(check.cost(cost));
@@ -90,18 +90,20 @@ impl RequestChecks {
 
     /// Returns the checks that can deny. Returns `None` if there are none, or if the request is denied
     /// without them.
-    pub(super) fn group(&mut self) -> Option<CheckGroup> {
+    pub(super) async fn group(&mut self) -> Option<CheckGroup> {
         if !self.static_denials.is_empty() && !self.charges_each {
             self.checks.clear();
             self.policies.clear();
         }
         // Resolves overrides now: a later refund must reach the gate that was charged.
-        let checks: Vec<Check> = std::mem::take(&mut self.checks).into_iter().map(Check::effective).collect();
+        let mut checks = std::mem::take(&mut self.checks);
+        let count = checks.len();
+        checks.append(&mut self.shadow_checks);
+        Check::follow(&mut checks).await;
+        self.shadow_checks = checks.split_off(count);
         for (policy, check) in self.policies.iter_mut().zip(&checks) {
             policy.is_shadow = check.is_shadow();
         }
-        self.shadow_checks =
-            std::mem::take(&mut self.shadow_checks).into_iter().map(Check::effective).collect();
         (!checks.is_empty()).then(|| match self.charges_each {
             true => CheckGroup::each(checks),
             false => CheckGroup::all(checks),

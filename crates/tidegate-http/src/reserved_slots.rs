@@ -45,12 +45,12 @@ impl ReservedSlots {
     }
 
     /// Restricts the check of a request that is not critical to the slots that are not reserved.
-    pub(super) fn restrict(&self, check: Check, parts: &Parts) -> Check {
+    pub(super) async fn restrict(&self, mut check: Check, parts: &Parts) -> Check {
         if (self.is_critical)(parts) {
             return check;
         }
         // An operator's override may have set another limit. It then leaves at least one slot.
-        let check = check.effective();
+        Check::follow(std::slice::from_mut(&mut check)).await;
         let limit = check.quota().map_or(1, |quota| quota.limit());
         check.at_most(limit.saturating_sub(self.slots(limit)).max(1))
     }

@@ -65,7 +65,7 @@ async fn decide_now(file_rules: &FileRules, settings: &LayerSettings, parts: &Pa
     if let Err(absent) = checks.add_rules(settings, parts).await {
         return Admission::rejected(Rejection::absent(absent));
     }
-    let mut group = checks.group();
+    let mut group = checks.group().await;
     let result = decide_group(settings, group.as_mut(), &checks.static_denials);
     let (result, (shadow_decisions, shadow_permits)) = with_shadow(result, &checks.shadow_checks).await;
     let mut admission = Admission::new(settings, checks, group, result, &shadow_decisions, shadow_permits);

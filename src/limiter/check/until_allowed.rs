@@ -35,6 +35,7 @@ impl Check {
         let waited = pipeline.stopwatch();
         loop {
             let left = max_wait.saturating_sub(waited.elapsed());
+            let request = &pipeline.follow(request.borrowed()).await;
             let gate = pipeline.effective(&request.gate, &request.key);
             let max_delay = request.max_delay.map_or(left, |own| own.min(left));
             let request =
