@@ -40,7 +40,7 @@ impl Fleet {
     }
 
     fn builder(&self) -> Builder {
-        builder_as_is(self.0.url()).namespace("tidegate").credentials(USER, PASSWORD)
+        builder_as_is(self.0.url()).namespace("tidegate").credentials(USER, PASSWORD).publish_figures(true)
     }
 
     fn limiter(&self) -> Limiter {

@@ -85,6 +85,7 @@ pub(crate) async fn connect(url: &str, namespace: &str) -> Result<Limiter, Error
         .deadline(DEADLINE)
         // So that Redis decides every check: the deny cache would answer denials in this process.
         .deny_cache(Duration::ZERO)
+        .publish_figures(true)
         .build()?;
     limiter.ready().await?;
     Ok(limiter)

@@ -24,8 +24,8 @@ impl Inspector {
     /// Returns what all instances of the namespace did in the newest `span`, at most an hour, in buckets of 5 s by the
     /// server's clock, and the live instances.
     ///
-    /// Each instance publishes its counters every 5 s, unless
-    /// [`publish_figures(false)`](crate::Builder::publish_figures). So a bucket holds decisions of its own time and of up to 5 s
+    /// Each instance with [`publish_figures(true)`](crate::Builder::publish_figures) publishes its counters every 5 s, in a
+    /// fleet of more than 150 instances every 10 s. So a bucket holds decisions of its own time and of up to 5 s, or 10 s,
     /// before it, and of an outage, whose figures are published after it. A bucket is final once a later one has begun.
     ///
     /// Takes two round trips: the second reads up to 720 hashes in calls that are in flight together.

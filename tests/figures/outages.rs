@@ -36,7 +36,12 @@ async fn allowed(limiter: &Limiter) -> u64 {
 #[tokio::test]
 async fn decisions_of_an_outage_are_published_after_it() {
     let mut server = Server::process(&[]).unwrap();
-    let builder = || builder_as_is(server.url()).namespace("outage").deadline(Duration::from_millis(500));
+    let builder = || {
+        builder_as_is(server.url())
+            .publish_figures(true)
+            .namespace("outage")
+            .deadline(Duration::from_millis(500))
+    };
     let (limiter, reader) = (builder().build().unwrap(), builder().build().unwrap());
     let login = limiter.gate("login", TEN);
     soon("Redis decides", async || login.check("a").await.unwrap().source() == Source::Redis).await;
@@ -65,7 +70,8 @@ async fn rejected_figures_are_a_warning_and_change_no_decision() {
     // Takes of a fixed window need no HSET.
     assert_eq!(server.cli(&["ACL", "SETUSER", USER, "-hset"]).unwrap(), "OK");
     let warnings = Warnings::default();
-    let builder = builder_as_is(server.url()).namespace("tidegate").credentials(USER, PASSWORD);
+    let builder =
+        builder_as_is(server.url()).publish_figures(true).namespace("tidegate").credentials(USER, PASSWORD);
     let limiter = builder.observer(warnings.clone()).build().unwrap();
     let login = limiter.gate("login", TEN);
     for _ in 0..3 {
@@ -80,7 +86,7 @@ async fn rejected_figures_are_a_warning_and_change_no_decision() {
 /// Publishes the figures of some checks by a shutdown whose replies are lost. Returns the checks, and those in Redis.
 async fn lose_reply(server: &Server, attempt: usize) -> (u64, u64) {
     let proxy = Proxy::start(server.url()).unwrap();
-    let builder = |url: &str| builder_as_is(url).namespace(&format!("lost-{attempt}"));
+    let builder = |url: &str| builder_as_is(url).publish_figures(true).namespace(&format!("lost-{attempt}"));
     // Without a breaker: calls of other jobs would open it first, and then nothing is published.
     let limiter = builder(&proxy.url()).deadline(Duration::from_millis(500)).breaker(false).build().unwrap();
     let login = limiter.gate("login", Quota::fixed_window(1_000_000, HOUR));
@@ -102,7 +108,7 @@ async fn lose_reply(server: &Server, attempt: usize) -> (u64, u64) {
 async fn figures_whose_reply_is_lost_are_not_counted_twice() {
     let server = Server::process(&[]).unwrap();
     // The server knows the script from now on: it would have to be sent again otherwise.
-    let other = builder_as_is(server.url()).build().unwrap();
+    let other = builder_as_is(server.url()).publish_figures(true).build().unwrap();
     let _ = other.gate("login", TEN).check("a").await.unwrap();
     other.shutdown().await;
     for attempt in 0..10 {

@@ -22,7 +22,8 @@ async fn instances_on_a_cluster_publish_with_the_permissions_of_a_single_server(
     let cluster = tidegate_testkit::shared_cluster();
     cluster.nodes().for_each(acl::create_user);
     let builder = || {
-        let builder = Limiter::builder().cluster(cluster.urls()).credentials(USER, PASSWORD);
+        let builder =
+            Limiter::builder().cluster(cluster.urls()).publish_figures(true).credentials(USER, PASSWORD);
         builder.deadline(PATIENCE).stderr_warnings(false)
     };
     for _ in 0..2 {
@@ -41,7 +42,9 @@ async fn figures_continue_after_a_failover() {
     let mut sentinels = Sentinels::start().unwrap();
     let urls = sentinels.urls();
     let builder = || {
-        let builder = Limiter::builder().sentinel(urls.iter().map(String::as_str), sentinels.name());
+        let builder = Limiter::builder()
+            .publish_figures(true)
+            .sentinel(urls.iter().map(String::as_str), sentinels.name());
         builder.deadline(Duration::from_secs(2)).stderr_warnings(false)
     };
     let (limiter, reader) = (builder().build().unwrap(), builder().build().unwrap());

@@ -21,12 +21,7 @@ impl Redis {
     /// Returns a limiter that reports errors of Redis, and whose overrides cannot change before the program
     /// exits. The program is not an instance of the service.
     pub(crate) fn limiter(&self, json: bool) -> Result<Limiter, Failure> {
-        let builder = self
-            .builder(json)?
-            .deadline(self.timeout)
-            .operator_deadline(self.timeout)
-            .strict()
-            .publish_figures(false);
+        let builder = self.builder(json)?.deadline(self.timeout).operator_deadline(self.timeout).strict();
         // The program prints the error itself.
         Ok(builder.stderr_warnings(false).build()?)
     }

@@ -144,7 +144,11 @@ pub(crate) fn loader_from_env(out: Output) -> Result<(Loader, PathBuf), Failure>
 fn limiter(serve: &Serve, redis: &Redis, metrics: &ServiceMetrics, out: Output) -> Result<Limiter, Failure> {
     let mut builder = match serve.demo {
         true => Limiter::builder().in_memory(),
-        false => redis.builder(out.json)?.deadline(serve.deadline).on_failure(serve.on_failure.into()),
+        false => redis
+            .builder(out.json)?
+            .deadline(serve.deadline)
+            .on_failure(serve.on_failure.into())
+            .publish_figures(true),
     };
     for path in &serve.decisions.reservation_secret_file {
         option_file::warn_of_readers("--reservation-secret-file", path, out.json);

@@ -17,7 +17,7 @@ const BEAT: Duration = Duration::from_secs(5);
 const LIFETIME: Duration = Duration::from_secs(15);
 /// The longest heartbeat, and the longest call with figures. No request waits for them, so they have more time than a
 /// check: an instance that Redis answers slowly is still counted.
-const CALL: Duration = Duration::from_secs(2);
+pub(super) const CALL: Duration = Duration::from_secs(2);
 
 /// Starts the heartbeats, unless they are running, or neither the number nor the figures need them.
 #[inline]
@@ -88,7 +88,8 @@ impl FallbackInner {
     /// Publishes the figures, if this process publishes any. A failure changes nothing for checks.
     pub(super) async fn publish(&self, is_last: bool) {
         let Some(publisher) = &self.publisher else { return };
-        let published = publisher.publish(&self.store, &self.breaker, CALL, is_last).await;
+        let instances = self.instances.known();
+        let published = publisher.publish(&self.store, &self.breaker, instances, is_last).await;
         // Whether Redis answers is the breaker's to report.
         if let Err(error) = published
             && !error.is_unanswered()

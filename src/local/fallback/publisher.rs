@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use super::heartbeat::CALL;
 use crate::connection::Deadline;
 use crate::error::Error;
 use crate::key::{HashTag, Keyspace};
@@ -14,8 +15,11 @@ use crate::observe::figures::Figures;
 use crate::observe::warning::RepeatedWarning;
 use crate::store::{Publication, Store};
 
-/// A process that decides nothing still publishes its record after this time: with every second heartbeat.
+/// A process that decides nothing still publishes its record after this time: with every second heartbeat. So does each
+/// process of a [large fleet](LARGE_FLEET).
 const RECORD_AFTER: Duration = Duration::from_millis(7_500);
+/// Above this number of instances, each publishes half as often.
+const LARGE_FLEET: u64 = 150;
 
 pub(crate) struct Publisher {
     figures: Arc<Figures>,
@@ -61,7 +65,7 @@ impl Publisher {
         &self,
         store: &Store,
         breaker: &Breaker,
-        deadline: Duration,
+        instances: u64,
         is_last: bool,
     ) -> Result<(), Error> {
         let mut progress = self.progress.lock().await;
@@ -70,6 +74,9 @@ impl Publisher {
             return Ok(());
         }
         let last_at = *progress.last_at.get_or_insert_with(Instant::now);
+        if !is_last && is_early(instances, last_at.elapsed()) {
+            return Ok(());
+        }
         let fields = self.figures.take();
         let is_record_due = last_at.elapsed() >= RECORD_AFTER || is_last && progress.has_published;
         if fields.is_empty() && !is_record_due {
@@ -79,6 +86,24 @@ impl Publisher {
         let publication =
             Publication { keyspace: &self.keyspace, id: &self.id, record: &record, fields: &fields };
         *progress = Progress { last_at: Some(Instant::now()), has_published: true, has_ended: is_last };
-        store.publish(publication, Deadline::new(deadline)).await
+        store.publish(publication, Deadline::new(CALL)).await
+    }
+}
+
+/// Returns whether a process of a fleet waits for its next heartbeat, this long after its last publication.
+fn is_early(instances: u64, since_last: Duration) -> bool {
+    instances > LARGE_FLEET && since_last < RECORD_AFTER
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn process_of_a_large_fleet_publishes_with_every_second_heartbeat() {
+        // A heartbeat comes after 4.5 to 5 s.
+        let [one, two] = [5_000, 9_000].map(Duration::from_millis);
+        assert!(!is_early(150, one) && is_early(151, one));
+        assert!(!is_early(1_000_000, two));
     }
 }

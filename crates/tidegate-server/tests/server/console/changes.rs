@@ -55,7 +55,10 @@ async fn page_after_a_block_says_that_other_forms_of_the_key_were_not_searched()
     redis.cli(&["ACL", "SETUSER", acl::USER, "+xadd", "+xrevrange", "-scan"]).unwrap();
     // The namespace whose keys the user may use.
     let namespace = "tidegate".to_owned();
-    let limiter = builder(redis.url()).namespace(&namespace).credentials(acl::USER, acl::PASSWORD);
+    let limiter = builder(redis.url())
+        .publish_figures(true)
+        .namespace(&namespace)
+        .credentials(acl::USER, acl::PASSWORD);
     let rules = Rules::parse("shop.yaml", RULES).unwrap().bind(&limiter.build().unwrap());
     let console = Console::of(redis, namespace, RateLimitService::new(rules), None).await;
     let session = Session::begin(&console, OPERATOR).await;

@@ -53,7 +53,7 @@ pub struct Console {
 
 /// Returns a limiter of a namespace on this server, as another service of the fleet has it.
 pub fn limiter(server: &Server, namespace: &str) -> Limiter {
-    builder(server.url()).namespace(namespace).build().unwrap()
+    builder(server.url()).publish_figures(true).namespace(namespace).build().unwrap()
 }
 
 impl Console {

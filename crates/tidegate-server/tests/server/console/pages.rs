@@ -53,7 +53,11 @@ async fn pages_are_shown_while_redis_is_paused_and_say_so_until_it_replies_again
     let redis = Arc::new(Server::process(&[]).unwrap());
     let namespace = namespace();
     let deadline = Duration::from_millis(100);
-    let limiter = builder(redis.url()).deadline(deadline).operator_deadline(deadline).namespace(&namespace);
+    let limiter = builder(redis.url())
+        .publish_figures(true)
+        .deadline(deadline)
+        .operator_deadline(deadline)
+        .namespace(&namespace);
     let rules = Rules::parse("shop.yaml", RULES).unwrap().bind(&limiter.build().unwrap());
     let console = Console::of(redis.clone(), namespace, RateLimitService::new(rules), None).await;
     let session = Session::begin(&console, OPERATOR).await;
@@ -164,7 +168,7 @@ async fn state_of_a_key_is_shown_in_words() {
 async fn no_verdict_on_denied_keys_before_all_keys_are_read_and_readable() {
     let redis = Arc::new(Server::process(&[]).unwrap());
     let namespace = namespace();
-    let limiter = builder(redis.url()).namespace(&namespace).build().unwrap();
+    let limiter = builder(redis.url()).publish_figures(true).namespace(&namespace).build().unwrap();
     let gate = limiter.gate(USERS, users_quota());
     let keys: Vec<String> = (0..12_000).map(|key| key.to_string()).collect();
     assert!(gate.check_many(keys).await.iter().all(Result::is_ok));

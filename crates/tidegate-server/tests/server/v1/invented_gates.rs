@@ -53,7 +53,7 @@ async fn each_invented_gate_has_one_series_of_an_outcome() {
 #[tokio::test]
 async fn figures_of_invented_gates_are_summed_beyond_a_bound() {
     let redis = tidegate_testkit::shared();
-    let limiter = builder(redis.url()).build().unwrap();
+    let limiter = builder(redis.url()).publish_figures(true).build().unwrap();
     let server = Running::start(on(RULES, &limiter)).await;
     check_invented(&server).await;
     let inspector = Inspector::new(&limiter).unwrap();
