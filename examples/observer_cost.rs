@@ -1,6 +1,6 @@
 //! Measures the cost of an observer on the hot paths: a lease spent by one thread and by a thread per core,
-//! one key that 512 callers check in Redis, and one key that the deny cache denies. Runs without an observer,
-//! with metrics, and with metrics and the most denied keys, in turn.
+//! one key that 512 callers check in Redis, and one key that the deny cache denies. Runs without an observer
+//! and with metrics, in turn.
 //!
 //! ```text
 //! cargo run --release --features metrics --example observer_cost
@@ -16,13 +16,13 @@ use std::time::{Duration, Instant};
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tidegate::metrics::{Metrics, names};
-use tidegate::{Gate, Lease, Limiter, MostDenied, Observer, Quota, Rate};
+use tidegate::{Gate, Lease, Limiter, Observer, Quota, Rate};
 use tidegate_testkit::Server;
 
 const CALLERS: usize = 512;
 const ROUND: Duration = Duration::from_millis(500);
 const ROUNDS: usize = 9;
-const OBSERVERS: [&str; 3] = ["none", "metrics", "metrics and most denied"];
+const OBSERVERS: [&str; 2] = ["none", "metrics"];
 
 type Case<'a> = (&'a str, &'a dyn Fn(&Gates) -> Checks);
 type Checks = Pin<Box<dyn Future<Output = f64>>>;
@@ -38,8 +38,7 @@ impl Gates {
         let builder = Limiter::builder().url(server.url()).deadline(Duration::from_secs(10));
         let limiter = match observer {
             0 => builder,
-            1 => builder.observer(Metrics::new()),
-            _ => builder.observer((Metrics::new(), MostDenied::new(100))),
+            _ => builder.observer(Metrics::new()),
         };
         let limiter = limiter.namespace(&format!("cost-{observer}")).build().unwrap();
         let large = Quota::token_bucket(1 << 32, Rate::per_second(1 << 32));

@@ -128,7 +128,6 @@ pub use self::local::overrides::{Override, Switch};
 pub use self::observe::health::Health;
 #[cfg(feature = "metrics")]
 pub use self::observe::metrics;
-pub use self::observe::most_denied::{DeniedKey, MostDenied};
 pub use self::observe::observer::Observer;
 pub use self::observe::warning::{RepeatedWarning, Warning};
 pub use self::permits::adaptive::Adaptive;

@@ -4,7 +4,6 @@ pub(crate) mod figures;
 pub(crate) mod health;
 #[cfg(feature = "metrics")]
 pub mod metrics;
-pub(crate) mod most_denied;
 pub(crate) mod observer;
 pub(crate) mod trace;
 pub(crate) mod warning;

@@ -52,7 +52,6 @@ mod max_delay;
 mod merged_is_one_by_one;
 #[cfg(feature = "metrics")]
 mod metrics;
-mod most_denied;
 mod noscript;
 mod observer;
 mod override_writes;

@@ -1,10 +1,10 @@
-//! Traces contain the decision, and no key except in the report of the most denied keys.
+//! Traces contain the decision, and no key.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::{Arc, LazyLock, Mutex};
 
-use tidegate::{Ban, Limiter, MostDenied, OnFailure, Quota};
+use tidegate::{Ban, Limiter, OnFailure, Quota};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Dispatch, Event, Level, Subscriber};
@@ -172,22 +172,4 @@ fn rules_that_are_loaded_or_reloaded_are_logged() {
     assert_eq!(recorder.take(), ["INFO  message=loaded rules, following their files rules=1"]);
     observer.reloaded(Ok(2));
     assert_eq!(recorder.take(), ["INFO  message=reloaded rules rules=2"]);
-}
-
-#[tokio::test]
-async fn most_denied_keys_are_logged_once_a_period() {
-    let recorder = Recorder::default();
-    let _subscribed = recorder.subscribe(Level::INFO);
-    let most_denied = MostDenied::new(10).one_in(1).period(std::time::Duration::from_millis(100));
-    let limiter = Limiter::builder().in_memory().observer(most_denied).build().unwrap();
-    let gate = limiter.gate("gate", Quota::fixed_window(1, HOUR));
-    crate::support::fixture::soon("the keys are logged", async || {
-        let _ = gate.check("key").await.unwrap();
-        let events = recorder.take();
-        assert!(events.iter().all(|event| event.starts_with("INFO  denials=")), "{events:?}");
-        events
-            .iter()
-            .any(|event| event.ends_with("key=tidegate:2:gate:fixed_window/3600s:key message=denied most"))
-    })
-    .await;
 }

@@ -4,7 +4,6 @@
 //! ```console
 //! $ TIDEGATE_REDIS_URL=redis://127.0.0.1:6379 LISTEN=127.0.0.1:3000 cargo run -p tidegate-http --features axum,rules --example prometheus
 //! $ curl -s http://127.0.0.1:3000/metrics | grep decisions
-//! $ curl -s http://127.0.0.1:3000/most-denied
 //! $ curl -s -X POST http://127.0.0.1:3000/stop      # stops the load, and returns its counts
 //! ```
 //!
@@ -31,7 +30,7 @@ use axum::routing::{get, post};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use serde_json::json;
 use tidegate::metrics::{Metrics, names};
-use tidegate::{Acquired, Adaptive, Decision, Gate, Limiter, MostDenied, Quota, Rate};
+use tidegate::{Acquired, Adaptive, Decision, Gate, Limiter, Quota, Rate};
 use tidegate_rules::{Descriptor, Loader, ReloadingRules, RuleOutcome};
 use tokio::net::TcpListener;
 
@@ -41,11 +40,10 @@ type Failure = Box<dyn Error>;
 async fn main() -> Result<(), Failure> {
     // The recorder is installed first: counts before that are lost.
     let recorder = recorder()?;
-    let most_denied = MostDenied::new(100);
     let limiter = Limiter::builder()
         .url(&std::env::var("TIDEGATE_REDIS_URL")?)
         .namespace("example-prometheus")
-        .observer((Metrics::new(), most_denied.clone()))
+        .observer(Metrics::new())
         .build()?;
     let path = std::env::var("RULES")
         .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/examples/prometheus.yaml").to_owned());
@@ -60,8 +58,7 @@ async fn main() -> Result<(), Failure> {
 
     let app = Router::new()
         .route("/metrics", get(async move || recorder.render()))
-        .route("/stop", post(async move || load.stop().await))
-        .route("/most-denied", get(async move || list(&most_denied)));
+        .route("/stop", post(async move || load.stop().await));
     axum::serve(TcpListener::bind(std::env::var("LISTEN")?).await?, app).await?;
     Ok(())
 }
@@ -80,10 +77,6 @@ fn recorder() -> Result<PrometheusHandle, Failure> {
         }
     });
     Ok(recorder)
-}
-
-fn list(most_denied: &MostDenied) -> String {
-    most_denied.top(10).iter().map(|key| format!("{key}\n")).collect()
 }
 
 /// Runs checks, and counts their decisions.
