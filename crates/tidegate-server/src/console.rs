@@ -9,7 +9,6 @@ mod assets;
 mod catalog;
 mod change;
 mod chart;
-mod diff;
 mod explain;
 mod figures;
 mod filters;

@@ -1,4 +1,4 @@
-//! The rules: their source, the result of the last reload, and the files on disk that are not applied.
+//! The rules: their source, and the result of the last reload.
 
 use std::time::Duration;
 
@@ -6,15 +6,13 @@ use askama::Template;
 use tidegate::admin::human;
 use tidegate_rules::{ConfigError, Reload, RulesLimiter};
 
-use super::diff;
 use super::filters;
 use super::frame::{Frame, Tab};
 use super::source::Window;
 
-/// The maximum errors, warnings and files of the page.
+/// The maximum errors or warnings, and files, of the page.
 const MAX_ERRORS: usize = 50;
 const MAX_FILES: usize = 200;
-const MAX_DIFFS: usize = 5;
 
 /// The page.
 #[derive(Template)]
@@ -51,17 +49,6 @@ pub(super) struct ReloadView {
     pub(super) failed: Option<String>,
     pub(super) errors: Vec<Mistake>,
     pub(super) more_errors: usize,
-    pub(super) diffs: Vec<FileDiff>,
-    pub(super) more_diffs: usize,
-}
-
-/// The difference of a file on disk to the rules that are active.
-pub(super) struct FileDiff {
-    pub(super) name: String,
-    /// What has happened, in words.
-    pub(super) what: &'static str,
-    pub(super) lines: Vec<diff::Line>,
-    pub(super) is_cut: bool,
 }
 
 impl RulesPage {
@@ -88,7 +75,7 @@ impl RulesPage {
             shown,
             window: window.unwrap_or_default(),
             warnings: rules.warnings().iter().take(MAX_ERRORS).map(Mistake::new).collect(),
-            reload: reload.map(|reload| ReloadView::new(reload, &sources)),
+            reload: reload.map(ReloadView::new),
         }
     }
 }
@@ -120,45 +107,16 @@ impl Mistake {
 }
 
 impl ReloadView {
-    fn new(reload: &Reload, active: &[(&str, &str)]) -> Self {
+    fn new(reload: &Reload) -> Self {
         let failed = reload.result().err();
         let errors: Vec<Mistake> = reload.errors().take(MAX_ERRORS).map(Mistake::new).collect();
         let all_errors = reload.errors().count();
-        let mut diffs = if failed.is_some() { diffs(reload, active) } else { Vec::new() };
-        let more_diffs = diffs.len().saturating_sub(MAX_DIFFS);
-        diffs.truncate(MAX_DIFFS);
         Self {
             ago: human(Duration::from_secs(reload.age().as_secs())),
             // The list has each error.
             failed: failed.map(|error| if errors.is_empty() { error.to_string() } else { String::new() }),
             more_errors: all_errors - errors.len(),
             errors,
-            diffs,
-            more_diffs,
         }
     }
-}
-
-/// Compares the rule files that the reload read with the active ones.
-fn diffs(reload: &Reload, active: &[(&str, &str)]) -> Vec<FileDiff> {
-    let on_disk: Vec<(&str, &str)> = reload.sources().collect();
-    let of = |files: &[(&str, &str)], name: &str| {
-        files.iter().find(|(other, _)| *other == name).map(|(_, text)| (*text).to_owned())
-    };
-    let mut names: Vec<&str> = on_disk.iter().chain(active).map(|(name, _)| *name).collect();
-    names.sort_unstable();
-    names.dedup();
-    let mut diffs = Vec::new();
-    for name in names {
-        let (old, new) = (of(active, name), of(&on_disk, name));
-        let what = match (&old, &new) {
-            (Some(old), Some(new)) if old == new => continue,
-            (Some(_), Some(_)) => "changed",
-            (None, _) => "new",
-            (_, None) => "missing, not readable, or no rule file",
-        };
-        let (lines, is_cut) = diff::lines(&old.unwrap_or_default(), &new.unwrap_or_default());
-        diffs.push(FileDiff { name: name.to_owned(), what, lines, is_cut });
-    }
-    diffs
 }
