@@ -321,7 +321,7 @@ impl BoundServer {
             readiness: readiness.clone(),
             permits,
             max_message_bytes,
-            body_memory,
+            body_memory: body_memory.clone(),
         };
         let is_loopback = http_addr.ip().to_canonical().is_loopback();
         let router = http_api::router(api, is_loopback, metrics.clone(), settings.span_hook.clone());
@@ -344,6 +344,7 @@ impl BoundServer {
                 let port = port("admin", listener, MAX_ADMIN_CONNECTIONS, admission);
                 http1::serve(admin::router(state), port).await;
             }
+            memory: body_memory,
         };
         let upkeep = async {
             match &metrics {
