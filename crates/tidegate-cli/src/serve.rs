@@ -81,7 +81,7 @@ pub(crate) fn run(serve: &Serve, redis: &Redis, settings: Value, out: Output) ->
         let _ = limiter.ready_within(limiter.deadline()).await;
         // Ends with the runtime.
         certificates.map(|certificates| tokio::spawn(certificates.follow(out.json)));
-        report(serve, &server, count, out)?;
+        report(serve, &server, count, out);
         Ok(server.run(stop).await?)
     })
 }
@@ -220,7 +220,7 @@ fn warn_of_open_ports(serve: &Serve, has_tls: bool, out: Output) {
 }
 
 /// Prints the addresses; of a demo, also what to try.
-fn report(serve: &Serve, server: &BoundServer, rules: usize, out: Output) -> Result<(), Failure> {
+fn report(serve: &Serve, server: &BoundServer, rules: usize, out: Output) {
     let (grpc, http) = (server.grpc_addr(), server.http_addr());
     let line = |text: String| vec![Text::from(text)];
     let plural = if rules == 1 { "" } else { "s" };
@@ -234,7 +234,7 @@ fn report(serve: &Serve, server: &BoundServer, rules: usize, out: Output) -> Res
         lines.push(line(format!("web console on http://{admin}/ (also /config and /metrics)")));
     }
     let json = json!({ "grpc_addr": grpc, "http_addr": http, "admin_addr": admin, "rules": rules });
-    out.print(&json, &lines)
+    out.print_later(&json, &lines);
 }
 
 fn demo_lines(http: SocketAddr) -> [String; 5] {
