@@ -181,8 +181,8 @@ pub(crate) fn inform(json: bool, message: &str) {
 }
 
 /// Prints an entry of the audit log to standard error, as JSON.
-pub(crate) fn audit(entry: &serde_json::Value) {
-    report(true, Level::Info, "", entry);
+pub(crate) fn audit(entry: &serde_json::Value, is_stored: bool) {
+    report(true, if is_stored { Level::Info } else { Level::Error }, "", entry);
 }
 
 fn report(json: bool, level: Level, message: &str, object: &serde_json::Value) {

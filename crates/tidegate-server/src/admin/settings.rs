@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use serde_json::Value;
-use tidegate::ManualClock;
 use tidegate::admin::AuditEntry;
+use tidegate::{Error, ManualClock};
 
 use super::access::{AccessSettings, AdminTokens, Role};
 use super::audit::OnAudit;
@@ -88,10 +88,14 @@ impl Admin {
     }
 
     /// Calls this function with each change of an operator, beside the event of `tracing`: for a program without a
-    /// subscriber. It must not block.
+    /// subscriber. It must not block. The result is the error if Redis has not stored the entry: then the function has the
+    /// only one.
     ///
     /// Default: none.
-    pub fn on_audit(mut self, on_audit: impl Fn(&AuditEntry) + Send + Sync + 'static) -> Self {
+    pub fn on_audit(
+        mut self,
+        on_audit: impl Fn(&AuditEntry, Result<(), &Error>) + Send + Sync + 'static,
+    ) -> Self {
         self.on_audit = Some(Arc::new(on_audit));
         self
     }
