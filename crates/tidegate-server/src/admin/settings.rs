@@ -9,6 +9,7 @@ use tidegate::{Error, ManualClock};
 
 use super::access::{AccessSettings, AdminTokens, Role};
 use super::audit::OnAudit;
+use crate::origin;
 use crate::server_error::ServerError;
 
 /// The settings of the admin port, for [`Server::admin`](crate::Server::admin).
@@ -119,8 +120,12 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// [`ServerError::AdminNeedsTokens`] if the port would be open to other machines without tokens.
+    /// [`ServerError::AdminNeedsTokens`] if the port would be open to other machines without tokens;
+    /// [`ServerError::AdminHost`] if a [name](Self::host) can never be the host of a request.
     pub fn validate(&self) -> Result<(), ServerError> {
+        if let Some(name) = self.access.hosts.iter().find(|name| !origin::can_be_host(name)) {
+            return Err(ServerError::AdminHost(name.clone()));
+        }
         match self.access.tokens.is_some() || self.address.ip().to_canonical().is_loopback() {
             true => Ok(()),
             false => Err(ServerError::AdminNeedsTokens(self.address)),
