@@ -105,13 +105,13 @@ fn no_rooms_import_each_other_in_a_circle() {
 fn house_is_within_its_budgets() {
     const ROOMS: usize = 17;
     const FLOORS: usize = 12;
-    const PUBLIC_FUNCTIONS: usize = 372;
+    const PUBLIC_FUNCTIONS: usize = 373;
     const LINES: [(&str, usize); 6] = [
-        ("src", 23_250),
-        ("crates/tidegate-cli/src", 5_100),
+        ("src", 23_290),
+        ("crates/tidegate-cli/src", 5_190),
         ("crates/tidegate-http/src", 5_150),
-        ("crates/tidegate-rules/src", 5_300),
-        ("crates/tidegate-server/src", 10_000),
+        ("crates/tidegate-rules/src", 5_330),
+        ("crates/tidegate-server/src", 10_360),
         ("lua", 2_450),
     ];
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -217,6 +217,8 @@ impl Availability {
             None if reports.len() < MAX_CAUSES => reports.push((cause, due_us)),
             _ => return warning.count(),
         }
+        // Another cause may have been reported less than a second ago.
+        warning.make_due();
         self.warnings.warn(warning, message);
     }
 

@@ -193,7 +193,7 @@ fn message_shows_no_line_of_the_file() {
     for (text, messages) in [
         ("password hunter2: x\n", &[":1:1: unknown setting"][..]),
         ("redis://:hunter2@h: x\n", &[":1:1: unknown setting"]),
-        ("? |\n  drain: 1s\n  hunter2\n: x\n", &[":1:3: unknown setting"]),
+        ("? |\n  drain: 1s\n  hunter2\n: x\n", &[":2:3: unknown setting"]),
         ("drain: 10s\n  password hunter2\n", &[":1:8: the setting `drain`: invalid value '…'"]),
         ("cluster: true\n  hunter2 x\n", &[":1:10: the setting `cluster`: invalid value '…'"]),
         ("max_message: 1 hunter2\n", &[":1:14: the setting `max_message`: invalid value '…'"]),

@@ -168,11 +168,13 @@ fn connections_that_cannot_be_accepted_are_reported_and_wait() {
     assert_eq!(service.end(), Some(0));
 }
 
+#[cfg(unix)]
 #[test]
 fn change_whose_audit_entry_redis_does_not_store_is_in_the_log() {
     let server = Server::process(&[]).unwrap();
     let rules = File::new("process-audit", RULES);
     let tokens = File::new("process-audit-tokens", "ada operator token:the-token-of-the-operator\n");
+    std::fs::set_permissions(tokens.path(), std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     let args = ["--rules", rules.path(), "--deadline", "10s", "--admin-tokens", tokens.path()];
     let service = Service::start(&Program::at(server.url()), &args);
     server.cli(&["ACL", "SETUSER", "default", "-xadd"]).unwrap();
@@ -188,10 +190,12 @@ fn change_whose_audit_entry_redis_does_not_store_is_in_the_log() {
 #[test]
 fn name_of_the_admin_port_that_no_browser_sends_is_refused() {
     for name in ["https://limits.example", "limits.example:8443", "limits.example/console", "*.example"] {
-        let args = ["serve", "--demo", "--check", "--admin-host", name];
+        let args = ["serve", "--demo", "--check", "--admin-addr", "127.0.0.1:0", "--admin-host", name];
         away().run(args).assert(2, &[name, "such as limits.example"]);
     }
-    away().run(["serve", "--demo", "--check", "--admin-host", "limits.example"]).assert(0, &[]);
+    let args =
+        ["serve", "--demo", "--check", "--admin-addr", "127.0.0.1:0", "--admin-host", "limits.example"];
+    away().run(args).assert(0, &[]);
 }
 
 /// Returns whether a text is a time such as `2026-11-24T14:03:05.123Z`.

@@ -77,7 +77,12 @@ mod tests {
     async fn accepts_that_fail_are_counted_and_reported_once_a_minute() {
         let (seen, metrics) = (Arc::new(Seen::default()), ServiceMetrics::new());
         let clock = ManualClock::new();
-        let limiter = Limiter::builder().manual_clock(clock.clone()).observer(seen.clone()).build().unwrap();
+        let limiter = Limiter::builder()
+            .in_memory()
+            .manual_clock(clock.clone())
+            .observer(seen.clone())
+            .build()
+            .unwrap();
         let mut failed = FailedAccepts::new("grpc", Some(&metrics), limiter);
         failed.count(&io::ErrorKind::ConnectionAborted.into());
         for _ in 0..100 {
