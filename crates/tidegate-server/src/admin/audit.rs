@@ -79,7 +79,7 @@ impl AuditLog {
         };
         report(&entry, result.is_err(), stored.as_ref().err());
         if let Some(on_audit) = &self.0.on_audit {
-            on_audit(&entry, stored.as_ref().map(|()| ()));
+            on_audit(&entry, stored.as_ref().copied());
         }
         stored
     }

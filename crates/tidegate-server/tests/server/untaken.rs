@@ -72,7 +72,7 @@ impl Untaken {
     }
 
     /// Waits until the server has closed the connection.
-    async fn is_closed(self) {
+    async fn until_closed(self) {
         timeout(HANGS, self.connection).await.expect("it is closed").unwrap();
     }
 }
@@ -88,7 +88,7 @@ async fn client_that_takes_no_response_is_closed_and_holds_no_other() {
     let mut client = server.client().await;
     client.should_rate_limit(request([descriptor(&[("user", "bob")])])).await.unwrap();
     for untaken in untaken {
-        untaken.is_closed().await;
+        untaken.until_closed().await;
     }
     let waited = start.elapsed();
     assert!(waited >= Duration::from_secs(5), "{waited:?}");
@@ -102,10 +102,10 @@ async fn responses_that_clients_do_not_take_count_as_unfinished_requests() {
     let start = Instant::now();
     let few = Untaken::send(server.grpc_addr, 0, 8).await;
     let many = Untaken::send(server.grpc_addr, 0, 64).await;
-    many.is_closed().await;
+    many.until_closed().await;
     let waited = start.elapsed();
     assert!(waited < Duration::from_secs(5), "there is no room for them: {waited:?}");
-    few.is_closed().await;
+    few.until_closed().await;
     assert!(start.elapsed() >= Duration::from_secs(5), "there is room for these");
     assert!(timeout(HANGS, server.stop()).await.unwrap());
 }
