@@ -186,7 +186,7 @@ impl Limiter {
     }
 
     /// Tests Redis with a peek: it responds, accepts the credentials, and permits scripts and reads. Writes
-    /// nothing, so it cannot detect that Redis would reject a charge. Retries for 5 s while Redis does not answer: a service
+    /// nothing, so it cannot detect that Redis would reject a charge, as [`ready_to_charge`](Self::ready_to_charge) does. Retries for 5 s while Redis does not answer: a service
     /// should not fail to start because Redis is slow for a moment, or starts beside it.
     ///
     /// Call it when a service starts. A limiter connects on its first check, and the default failure policy
@@ -210,6 +210,17 @@ impl Limiter {
     /// As [`ready`](Self::ready).
     pub async fn ready_within(&self, patience: Duration) -> Result<(), Error> {
         self.pipeline.ready(patience).await
+    }
+
+    /// Does the same as [`ready_within`](Self::ready_within) with charges, by a fixed window and by a token bucket, of keys that
+    /// expire within a tenth of a second. It finds what a peek cannot: a replica, a full memory, or a Redis user who may
+    /// read and not write. [`health`](Self::health) lists all permissions that are missing.
+    ///
+    /// # Errors
+    ///
+    /// As [`ready`](Self::ready).
+    pub async fn ready_to_charge(&self, patience: Duration) -> Result<(), Error> {
+        self.pipeline.ready_to_charge(patience).await
     }
 
     /// Returns the state of the circuit breaker, the number of processes, the server's version, and warnings:

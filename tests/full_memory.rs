@@ -62,6 +62,20 @@ async fn units_are_refunded_without_memory() {
 }
 
 #[tokio::test]
+async fn limiter_is_ready_to_charge_only_with_memory() {
+    let server = start();
+    let limiter = settings(&server).build().unwrap();
+    limiter.ready_to_charge(PATIENCE).await.unwrap();
+    fill(&server);
+    limiter.ready().await.unwrap();
+    let error = limiter.ready_to_charge(PATIENCE).await.unwrap_err();
+    assert!(error.is_unavailable() && error.to_string().contains("OOM"), "{error}");
+    make_room(&server);
+    limiter.ready_to_charge(PATIENCE).await.unwrap();
+    soon("its keys expire", async || !server.cli(&["KEYS", "*"]).unwrap().contains(":ready:")).await;
+}
+
+#[tokio::test]
 async fn reservations_are_settled_without_memory() {
     let server = start();
     let limiter = settings(&server).build().unwrap();

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use tidegate::{Acquired, Gate, Limiter, OnFailure, Quota, Source, Switch};
+use tidegate::{Acquired, Gate, Lease, Limiter, OnFailure, Quota, Source, Switch};
 use tidegate_testkit::{Fault, Proxy, Server};
 
 use crate::support::fixture::{HOUR, Paused, builder, builder_as_is, calls, namespace, soon};
@@ -166,4 +166,24 @@ async fn callers_that_wait_for_a_permit_keep_the_process_reading() {
     let admitted =
         tokio::time::timeout(Duration::from_secs(2), waiting).await.expect("the switch is not seen");
     assert!(matches!(admitted.unwrap(), Acquired::Admitted(_, decision) if is_switch(decision.source())));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn check_that_cannot_wait_decides_nothing_by_an_old_reading() {
+    let server = Server::process(&[]).unwrap();
+    let namespace = namespace();
+    let [operator, service] = [(); 2].map(|()| builder(server.url()).namespace(&namespace).build().unwrap());
+    let gate = service.gate("gate", QUOTA).leased(Lease::new().max_units(100).hold(HOUR));
+    soon("a lease decides", async || {
+        let _ = gate.check("x").await.unwrap();
+        gate.try_check("x").is_some()
+    })
+    .await;
+    tokio::time::sleep(IDLE).await;
+    operator.control().switch("gate", Switch::Closed, None).await.unwrap();
+    assert!(gate.try_check("x").is_none());
+    soon("the switch is read without a check that waits", async || {
+        gate.try_check("x").is_some_and(|decision| is_switch(decision.source()))
+    })
+    .await;
 }

@@ -83,8 +83,8 @@ impl Gate {
     /// Checks one unit for this key with the state that this process has. Never waits and needs no runtime.
     ///
     /// Admits if a [lease](Self::leased) holds the unit, and denies if a denial is
-    /// [cached](crate::Builder::deny_cache). Returns `None` if only Redis can decide: call
-    /// [`check`](Self::check).
+    /// [cached](crate::Builder::deny_cache). Returns `None` if only Redis can decide, or if the process made no
+    /// check for ten seconds and has to read the [overrides](crate::Control) first: call [`check`](Self::check).
     #[inline]
     pub fn try_check(&self, key: impl AsKey) -> Option<Decision> {
         self.try_check_cost(key, 1)

@@ -88,6 +88,11 @@ impl RepeatedWarning {
         self.unreported.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Lets the next occurrence be reported at once.
+    pub(crate) fn make_due(&self) {
+        self.next_us.store(0, Ordering::Relaxed);
+    }
+
     /// Counts an occurrence. Returns the warning if a report is due.
     pub(crate) fn occur(&self, now_us: u64, message: impl FnOnce() -> String) -> Option<Warning> {
         let next_us = self.next_us.load(Ordering::Relaxed);

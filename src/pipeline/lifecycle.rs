@@ -10,6 +10,8 @@ use crate::connection::Deadline;
 use crate::error::Error;
 use crate::local::fallback::Fallback;
 use crate::observe::health::Health;
+use crate::quota::{Quota, Rate};
+use crate::store::Group;
 
 /// The time for which [`Limiter::ready`](crate::Limiter::ready) retries.
 pub(crate) const READY: Duration = Duration::from_secs(5);
@@ -18,6 +20,12 @@ pub(crate) const READY: Duration = Duration::from_secs(5);
 const READY_ATTEMPT: Duration = Duration::from_secs(2);
 /// The pause between two attempts of `ready`.
 const READY_PAUSE: Duration = Duration::from_millis(50);
+/// The quotas of the charges that `ready_to_charge` makes: they admit all processes of a fleet, and their keys expire within
+/// a tenth of a second.
+const CHARGE_PROBES: [Quota; 2] = [
+    Quota::fixed_window(1_000_000, Duration::from_millis(100)),
+    Quota::token_bucket(1_000_000, Rate::per_second(10_000_000)),
+];
 /// The time limit of a shutdown for giving back leases, releasing permits, reconciling the fallback's units, queued
 /// settles, and the last figures.
 const SHUTDOWN: Duration = Duration::from_secs(6);
@@ -25,6 +33,21 @@ const SHUTDOWN: Duration = Duration::from_secs(6);
 impl Pipeline {
     /// Repeats a peek until Redis answers or rejects it, for at most `patience`.
     pub(crate) async fn ready(&self, patience: Duration) -> Result<(), Error> {
+        self.ready_for(&self.probe, patience).await
+    }
+
+    /// Does the same with a charge by each of the two most used algorithms.
+    pub(crate) async fn ready_to_charge(&self, patience: Duration) -> Result<(), Error> {
+        let begun = Instant::now();
+        for quota in CHARGE_PROBES {
+            let charge = self.charge_probe(quota)?;
+            self.ready_for(&charge, patience.saturating_sub(begun.elapsed())).await?;
+        }
+        Ok(())
+    }
+
+    /// Repeats a call until Redis answers or rejects it, for at most `patience`.
+    async fn ready_for(&self, probe: &Group, patience: Duration) -> Result<(), Error> {
         if self.store.fixed_decision().is_some() {
             return self.ensure_open();
         }
@@ -32,7 +55,7 @@ impl Pipeline {
         let mut cause = None;
         loop {
             let left = patience.saturating_sub(begun.elapsed());
-            let attempt = self.take(self.probe.clone(), Deadline::new(left.min(READY_ATTEMPT))).await;
+            let attempt = self.take(probe.clone(), Deadline::new(left.min(READY_ATTEMPT))).await;
             let Err(error) = attempt else { return Ok(()) };
             let is_final = error.is_rejected() || !error.is_unavailable();
             // An open circuit breaker follows from the cause, and a last attempt may be too short to find it.

@@ -9,9 +9,9 @@ use super::unheld::UnheldCharges;
 use crate::batch::Batch;
 use crate::connection::Deadline;
 use crate::error::Error;
-use crate::key::Keyspace;
 use crate::key::keyed_hash::KeyedHasher;
 use crate::key::reservation_secret::Secrets;
+use crate::key::{HashTag, Keyspace};
 use crate::local::breaker::{self, Breaker};
 use crate::local::deny_cache::DenyCache;
 use crate::local::fallback::{self, Fallback, Instances, OnFailure, Publisher};
@@ -208,6 +208,12 @@ impl Pipeline {
         })
     }
 
+    /// Returns a charge of a key that no caller uses, by a quota that admits it.
+    pub(super) fn charge_probe(&self, quota: Quota) -> Result<Group, Error> {
+        let gate = GateInfo::new(&self.keyspace, &self.keyed_hasher, "ready", quota)?;
+        Ok(probe(&Arc::new(gate), b"probe of a charge", 1, self.probe.hash_tag()))
+    }
+
     pub(crate) fn gate_info(&self, name: &str, quota: Quota) -> Result<GateInfo, Error> {
         let info = GateInfo::new(&self.keyspace, &self.keyed_hasher, name, quota)?;
         let counters = self.figures.as_ref().map(|figures| figures.gate(name));
@@ -265,11 +271,11 @@ impl Pipeline {
 fn probes(keyspace: &Keyspace, keyed_hasher: &KeyedHasher) -> Result<Vec<Group>, Error> {
     let quota = Quota::token_bucket(1, Rate::per_second(1));
     let gate = Arc::new(GateInfo::new(keyspace, keyed_hasher, "ready", quota)?);
-    let probe = |hash_tag| {
-        let target = Target::at(&gate, b"", hash_tag);
-        Group::of_one(Item::new(target, 0))
-    };
-    Ok(keyspace.hash_tags().map(probe).collect())
+    Ok(keyspace.hash_tags().map(|hash_tag| probe(&gate, b"", 0, hash_tag)).collect())
+}
+
+fn probe(gate: &Arc<GateInfo>, key: &[u8], cost: u64, hash_tag: HashTag) -> Group {
+    Group::of_one(Item::new(Target::at(gate, key, hash_tag), cost))
 }
 
 impl std::fmt::Debug for Pipeline {

@@ -1,5 +1,5 @@
-//! The log of the service, on standard error. A thread of its own writes it, so that a reader that stalls holds up neither
-//! requests nor the end of the process.
+//! The log of the service, on standard error, and its addresses, on standard output. A thread of its own writes to each, so
+//! that a reader that stalls holds up neither the start, nor requests, nor the end of the process.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,6 +17,8 @@ const MAX_WAITING: usize = 1_024;
 const LAST_WAIT: Duration = Duration::from_secs(1);
 
 static LOG: OnceLock<Log> = OnceLock::new();
+/// Standard output.
+static PRINTED: OnceLock<Log> = OnceLock::new();
 
 /// A log with its thread.
 struct Log {
@@ -29,11 +31,18 @@ struct Log {
     metrics: OnceLock<ServiceMetrics>,
 }
 
-/// Starts the log. `mention` makes the entry that mentions a number of dropped ones.
-pub(crate) fn start(mention: impl Fn(u64) -> String + Send + 'static) -> io::Result<()> {
-    let log = Log::new(MAX_WAITING, mention, io::stderr())?;
+/// Starts the log. `mention` makes the entry that mentions a number of dropped ones. `unprinted` makes the entry of an error
+/// of standard output.
+pub(crate) fn start(
+    mention: impl Fn(u64) -> String + Send + 'static,
+    unprinted: impl Fn(&io::Error) -> String + Send + 'static,
+) -> io::Result<()> {
+    let log = Log::new(MAX_WAITING, mention, io::stderr(), |_| {})?;
     // There is one service in a process.
     let _ = LOG.set(log);
+    let printed =
+        Log::new(MAX_WAITING, |_| String::new(), io::stdout(), move |error| write(unprinted(error)))?;
+    let _ = PRINTED.set(printed);
     Ok(())
 }
 
@@ -56,10 +65,18 @@ pub(crate) fn write(entry: String) {
     }
 }
 
-/// Ends the log: waits until its entries are written, for at most a second.
+/// Prints a text to standard output, once its reader takes it.
+pub(crate) fn print(text: String) {
+    if let Some(printed) = PRINTED.get() {
+        printed.write(text);
+    }
+}
+
+/// Ends the log: waits until its entries are written, for at most a second. Standard output is first, for half of the time:
+/// its errors are entries.
 pub(crate) fn end() {
-    if let Some(log) = LOG.get() {
-        log.end(LAST_WAIT);
+    for log in [&PRINTED, &LOG].into_iter().filter_map(OnceLock::get) {
+        log.end(LAST_WAIT / 2);
     }
 }
 
@@ -68,6 +85,7 @@ impl Log {
         max_waiting: usize,
         mention: impl Fn(u64) -> String + Send + 'static,
         mut out: impl Write + Send + 'static,
+        failed: impl Fn(&io::Error) + Send + 'static,
     ) -> io::Result<Self> {
         let (sender, entries) = sync_channel::<String>(max_waiting);
         let (is_writing, written) = sync_channel(0);
@@ -75,8 +93,11 @@ impl Log {
         let unmentioned = dropped.clone();
         thread::Builder::new().name("log".to_owned()).spawn(move || {
             let _is_writing: SyncSender<()> = is_writing;
-            // A closed standard error must not end the service.
-            let mut write = |entry: String| drop(out.write_all((entry + "\n").as_bytes()));
+            // A closed or full stream must not end the service.
+            let mut write = |entry: String| {
+                let written = out.write_all((entry + "\n").as_bytes()).and_then(|()| out.flush());
+                written.unwrap_or_else(|error| failed(&error));
+            };
             for entry in entries {
                 write(entry);
                 let missing = unmentioned.swap(0, Ordering::Relaxed);
@@ -141,7 +162,7 @@ mod tests {
 
     fn log(max_waiting: usize) -> (Log, Receiver<String>) {
         let (sender, read) = sync_channel(0);
-        (Log::new(max_waiting, |missing| format!("{missing} missing"), Reader(sender)).unwrap(), read)
+        (Log::new(max_waiting, |missing| format!("{missing} missing"), Reader(sender), |_| {}).unwrap(), read)
     }
 
     #[test]

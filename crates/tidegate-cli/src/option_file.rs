@@ -3,9 +3,9 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::failure::Failure;
 use crate::output;
@@ -24,20 +24,41 @@ const SECRET_OPTIONS: [&str; 6] = [
     "--admin-tokens",
 ];
 
+/// The maximum number of readings of a file that have not ended.
+const MAX_READINGS: usize = 4;
+
 /// The file of an option, which can be read repeatedly.
 ///
 /// Opening or reading a pipe, or a file of an unreachable file server, can block forever, so another thread does it, and
-/// may outlive a call of [`read`](Self::read). There is at most one such thread: the next call waits for its result.
+/// may outlive a call of [`read`](Self::read). The next call begins another reading, of a regular file only: a pipe has
+/// its text once, and the call waits for the first reading.
 #[derive(Debug)]
 pub(crate) struct OptionFile {
     option: String,
     path: PathBuf,
-    outstanding: Option<Receiver<io::Result<Vec<u8>>>>,
+    sender: Sender<Reading>,
+    readings: Receiver<Reading>,
+    outstanding: usize,
+}
+
+/// The result of a reading.
+#[derive(Debug)]
+enum Reading {
+    Of(FileKind, io::Result<Vec<u8>>),
+    /// The file is not regular, and another reading of it has not ended.
+    Left,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FileKind {
+    Regular,
+    Other,
 }
 
 impl OptionFile {
     pub(crate) fn new(option: &str, path: &Path) -> Self {
-        Self { option: option.to_owned(), path: path.to_owned(), outstanding: None }
+        let (sender, readings) = mpsc::channel();
+        Self { option: option.to_owned(), path: path.to_owned(), sender, readings, outstanding: 0 }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -47,12 +68,7 @@ impl OptionFile {
     /// Reads the file. The error names the option, and the path if it cannot be a secret itself.
     pub(crate) fn read(&mut self, timeout: Duration) -> Result<Vec<u8>, Failure> {
         let file = self.shown();
-        let receiver = match self.outstanding.take() {
-            Some(receiver) => receiver,
-            None => self.start()?,
-        };
-        let Ok(bytes) = receiver.recv_timeout(timeout) else {
-            self.outstanding = Some(receiver);
+        let Some(bytes) = self.newest(timeout)? else {
             let timeout = human(timeout);
             return Err(Failure::usage(format!(
                 "{file} did not end within {timeout}: give another file, or increase --timeout"
@@ -65,6 +81,28 @@ impl OptionFile {
             true => Err(Failure::usage(format!("{file} has more than 1 MiB: give another file"))),
             false => Ok(bytes),
         }
+    }
+
+    /// Returns the bytes of the file, or `None` after the timeout.
+    fn newest(&mut self, timeout: Duration) -> io::Result<Option<io::Result<Vec<u8>>>> {
+        // Of earlier calls. That of a regular file is old.
+        while let Ok(reading) = self.readings.try_recv() {
+            self.outstanding -= 1;
+            if let Reading::Of(FileKind::Other, bytes) = reading {
+                return Ok(Some(bytes));
+            }
+        }
+        if self.outstanding < MAX_READINGS {
+            self.start()?;
+        }
+        let start = Instant::now();
+        while let Ok(reading) = self.readings.recv_timeout(timeout.saturating_sub(start.elapsed())) {
+            self.outstanding -= 1;
+            if let Reading::Of(_, bytes) = reading {
+                return Ok(Some(bytes));
+            }
+        }
+        Ok(None)
     }
 
     /// Returns the file as messages name it: `the file of --tls-ca (/etc/ca.pem)`. Omits a path that may be a secret: of a
@@ -80,12 +118,18 @@ impl OptionFile {
         }
     }
 
-    fn start(&self) -> io::Result<Receiver<io::Result<Vec<u8>>>> {
-        let (sender, receiver) = mpsc::channel();
-        let path = self.path.clone();
+    fn start(&mut self) -> io::Result<()> {
+        let (sender, path, is_first) = (self.sender.clone(), self.path.clone(), self.outstanding == 0);
         let name = format!("read {}", self.option.trim_start_matches('-'));
-        thread::Builder::new().name(name).spawn(move || sender.send(read_file(&path)))?;
-        Ok(receiver)
+        thread::Builder::new().name(name).spawn(move || {
+            let kind = if path.is_file() { FileKind::Regular } else { FileKind::Other };
+            sender.send(match kind == FileKind::Regular || is_first {
+                true => Reading::Of(kind, read_file(&path)),
+                false => Reading::Left,
+            })
+        })?;
+        self.outstanding += 1;
+        Ok(())
     }
 }
 
@@ -94,10 +138,14 @@ pub(crate) fn read(option: &str, path: &Path, timeout: Duration) -> Result<Vec<u
     OptionFile::new(option, path).read(timeout)
 }
 
-/// Warns if every user of this machine can read the file of a secret.
+/// The time for the metadata of a file, for a warning.
+#[cfg(unix)]
+const METADATA_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Warns if every user of this machine can read the file of a secret. Gives up if a file server does not answer.
 pub(crate) fn warn_of_readers(option: &str, path: &Path, json: bool) {
     #[cfg(unix)]
-    if let Ok(metadata) = path.metadata() {
+    if let Some(metadata) = within(METADATA_TIMEOUT, path, |path| path.metadata().ok()) {
         use std::os::unix::fs::PermissionsExt;
         let mode = metadata.permissions().mode() & 0o777;
         if metadata.is_file() && mode & 0o004 != 0 {
@@ -110,6 +158,19 @@ pub(crate) fn warn_of_readers(option: &str, path: &Path, json: bool) {
     }
     #[cfg(not(unix))]
     let _ = (option, path, json);
+}
+
+/// Calls a function of a path in another thread. Returns `None` after the timeout.
+#[cfg(unix)]
+fn within<T: Send + 'static>(
+    timeout: Duration,
+    path: &Path,
+    call: impl FnOnce(&Path) -> Option<T> + Send + 'static,
+) -> Option<T> {
+    let (sender, result) = mpsc::channel();
+    let path = path.to_owned();
+    thread::Builder::new().name("metadata".to_owned()).spawn(move || sender.send(call(&path))).ok()?;
+    result.recv_timeout(timeout).ok()?
 }
 
 /// Reads at most one byte more than the maximum.
@@ -134,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn file_that_hangs_is_read_by_one_thread_whose_result_is_used() {
+    fn pipe_that_hangs_is_read_by_one_thread_whose_result_is_used() {
         let path = std::env::temp_dir().join(format!("tidegate-{}-hangs", std::process::id()));
         assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
         let mut file = OptionFile::new("--hangs", &path);
@@ -147,9 +208,26 @@ mod tests {
         fs::write(&path, "text").unwrap();
         assert_eq!(file.read(Duration::from_secs(60)).unwrap(), b"text");
         fs::remove_file(&path).unwrap();
-        // Then it is read again.
+        // Then the path is read again.
         fs::write(&path, "other").unwrap();
         assert_eq!(file.read(Duration::from_secs(60)).unwrap(), b"other");
+        fs::remove_file(&path).unwrap();
+    }
+
+    /// Opening a pipe blocks, as reading a file of a dead file server does.
+    #[test]
+    fn file_whose_reading_hangs_once_is_read_again() {
+        let path = std::env::temp_dir().join(format!("tidegate-{}-hangs-once", std::process::id()));
+        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let mut file = OptionFile::new("--once", &path);
+        file.read(Duration::from_millis(200)).unwrap_err();
+        assert_eq!(readers("once"), 1);
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "text").unwrap();
+        for _ in 0..2 * MAX_READINGS {
+            assert_eq!(file.read(Duration::from_secs(60)).unwrap(), b"text");
+        }
+        assert_eq!(readers("once"), 1, "the first one hangs");
         fs::remove_file(&path).unwrap();
     }
 }

@@ -61,6 +61,14 @@ impl Output {
         !self.json && io::stdout().is_terminal() && io::stdin().is_terminal()
     }
 
+    /// Prints a result as [`print`](Self::print) does, without waiting for the reader. Needs the log.
+    pub(crate) fn print_later(self, json: &serde_json::Value, lines: &[Vec<Text>]) {
+        log::print(match self.json {
+            true => ascii(json),
+            false => lines.iter().map(|line| self.line(line)).collect::<Vec<_>>().join("\n"),
+        });
+    }
+
     /// Prints a result: with `--json` the object, otherwise the lines.
     pub(crate) fn print(self, json: &serde_json::Value, lines: &[Vec<Text>]) -> Result<(), Failure> {
         let mut out = BufWriter::new(io::stdout().lock());
@@ -135,12 +143,17 @@ pub(crate) enum Level {
 
 /// Makes all further output to standard error entries of a log.
 pub(crate) fn start_log(json: bool) -> io::Result<()> {
-    log::start(move |missing| {
+    let mention = move |missing| {
         let entries = if missing == 1 { "entry is" } else { "entries are" };
         let message = format!("standard error was not read in time: {missing} {entries} missing here");
         let object = serde_json::json!({ "warning": { "message": message, "dropped": missing } });
         line(json, Level::Warn, &message, &object)
-    })
+    };
+    let unprinted = move |error: &io::Error| {
+        let message = format!("cannot write to standard output: {error}. The service goes on");
+        line(json, Level::Warn, &message, &serde_json::json!({ "warning": { "message": message } }))
+    };
+    log::start(mention, unprinted)
 }
 
 /// Prints an error to standard error.
@@ -168,8 +181,8 @@ pub(crate) fn inform(json: bool, message: &str) {
 }
 
 /// Prints an entry of the audit log to standard error, as JSON.
-pub(crate) fn audit(entry: &serde_json::Value) {
-    report(true, Level::Info, "", entry);
+pub(crate) fn audit(entry: &serde_json::Value, is_stored: bool) {
+    report(true, if is_stored { Level::Info } else { Level::Error }, "", entry);
 }
 
 fn report(json: bool, level: Level, message: &str, object: &serde_json::Value) {

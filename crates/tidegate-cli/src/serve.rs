@@ -54,7 +54,7 @@ pub(crate) fn run(serve: &Serve, redis: &Redis, settings: Value, out: Output) ->
         admin.as_ref().map_or(Ok(()), Admin::validate)?;
         return check(serve, redis, out);
     }
-    open_files::raise_limit();
+    let max_open_files = open_files::raise_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         // Before the ports are printed: from then on, a signal ends the service in order.
@@ -73,7 +73,9 @@ pub(crate) fn run(serve: &Serve, redis: &Redis, settings: Value, out: Output) ->
             Some(admin) => server.admin(admin),
             None => server,
         };
+        let needed = server.max_open_files();
         let server = server.bind(serve.grpc_addr, serve.http_addr).await?;
+        warn_of_few_files(serve, max_open_files, needed, out);
         warn_of_open_ports(serve, certificates.is_some(), out);
         // After the ports: a limiter that a start without ports drops would warn of calls that the end of the runtime cut
         // off. The log has the warning of an error, with the policy that decides meanwhile. The service starts without
@@ -81,7 +83,7 @@ pub(crate) fn run(serve: &Serve, redis: &Redis, settings: Value, out: Output) ->
         let _ = limiter.ready_within(limiter.deadline()).await;
         // Ends with the runtime.
         certificates.map(|certificates| tokio::spawn(certificates.follow(out.json)));
-        report(serve, &server, count, out)?;
+        report(serve, &server, count, out);
         Ok(server.run(stop).await?)
     })
 }
@@ -223,8 +225,19 @@ fn warn_of_open_ports(serve: &Serve, has_tls: bool, out: Output) {
     }
 }
 
+/// Warns if this process may have fewer files open than its connections need.
+fn warn_of_few_files(serve: &Serve, max: Option<u64>, needed: usize, out: Output) {
+    let Some(max) = max.filter(|max| *max < needed as u64) else { return };
+    let connections = serve.connections.max_connections;
+    let message = format!(
+        "this process may have {max} files open, and --max-connections {connections} needs {needed}: raise the hard limit \
+         (LimitNOFILE of systemd, ulimit -Hn), or lower --max-connections. Without a free file, clients wait"
+    );
+    warn(out.json, &message);
+}
+
 /// Prints the addresses; of a demo, also what to try.
-fn report(serve: &Serve, server: &BoundServer, rules: usize, out: Output) -> Result<(), Failure> {
+fn report(serve: &Serve, server: &BoundServer, rules: usize, out: Output) {
     let (grpc, http) = (server.grpc_addr(), server.http_addr());
     let line = |text: String| vec![Text::from(text)];
     let plural = if rules == 1 { "" } else { "s" };
@@ -238,7 +251,7 @@ fn report(serve: &Serve, server: &BoundServer, rules: usize, out: Output) -> Res
         lines.push(line(format!("web console on http://{admin}/ (also /config and /metrics)")));
     }
     let json = json!({ "grpc_addr": grpc, "http_addr": http, "admin_addr": admin, "rules": rules });
-    out.print(&json, &lines)
+    out.print_later(&json, &lines);
 }
 
 fn demo_lines(http: SocketAddr) -> [String; 5] {

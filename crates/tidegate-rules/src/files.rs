@@ -5,6 +5,7 @@ use std::fs::{self, File, FileType, OpenOptions};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::config_error::{ConfigError, SourceSpan};
 use super::source::SourceFile;
@@ -56,6 +57,13 @@ impl FilesRead {
             }
         }
         Self { sources: Arc::new(sources), errors, warning }
+    }
+
+    /// Returns the result of a reading that was given up after this time.
+    pub(super) fn hanging(path: &Path, timeout: Duration) -> Self {
+        let reason =
+            format!("cannot be read: it did not end within {timeout:?}. See whether its file server answers");
+        Self { sources: Arc::default(), errors: vec![unreadable(path, reason)], warning: None }
     }
 }
 

@@ -38,6 +38,7 @@ mod reloading;
 mod rule;
 mod schema;
 mod source;
+mod timed_reader;
 mod tree;
 mod unmatched;
 mod wildcard;

@@ -63,7 +63,12 @@ pub(super) fn warn_if_value(reader: &mut Reader<'_>, key: &str, value: &str, spa
         IpNet::V4(_) => matches!(key, "masked_remote_address" | "generic_key"),
         IpNet::V6(_) => matches!(key, "masked_remote_address" | "remote_address" | "generic_key"),
     };
-    if !is_text {
+    if key == "masked_remote_address" && network != network.trunc() {
+        let message = format!(
+            "the value `{value}` has bits set after its prefix, so no client's network is equal to it"
+        );
+        reader.warning(span, message, format!("did you mean `{}`?", network.trunc()));
+    } else if !is_text {
         let message = format!("the value `{value}` is matched as text, so no address matches it");
         reader.warning(span, message, format!("did you mean `networks: [{}]`?", network.trunc()));
     }

@@ -13,6 +13,7 @@ use super::files::FilesRead;
 use super::limiter::RulesLimiter;
 use super::load::{Loader, Rules};
 use super::source::SourceFile;
+use super::timed_reader::{READ_TIMEOUT, TimedReader};
 
 /// The time between two readings of the files. A change takes effect once two readings in a row are equal, so
 /// that a partly written file, or two versions of files that are swapped together, rarely or never does.
@@ -185,9 +186,10 @@ impl Drop for WatcherThread {
 impl Loader {
     /// Loads the rules of a file or a folder, as [`load`](Self::load) does, and watches it for changes.
     ///
-    /// A thread reads the files 20 times a second. It does not depend on change notifications, which some file
+    /// A thread has the files read 20 times a second, by another one. It does not depend on change notifications, which some file
     /// systems do not send, nor on modification times, which some record in whole seconds. It keeps their text.
-    /// A file that [`load`](Self::load) rejects never blocks the thread.
+    /// A file that [`load`](Self::load) rejects never blocks the thread. A reading that hangs for 5 s, as on a dead file
+    /// server, is reported as an error of the files, and another one begins.
     ///
     /// # Errors
     ///
@@ -222,12 +224,14 @@ struct Watcher {
 
 impl Watcher {
     fn run(self, loaded: FilesRead) {
+        let (loader, path) = (self.loader.clone(), self.path.clone());
+        let mut reader = TimedReader::new(READ_TIMEOUT, move || loader.read(&path));
         let mut loaded = Arc::new(loaded);
         // Shared if they are equal, so that the text of the files is held once.
         let mut last = loaded.clone();
         while self.shared.strong_count() > 0 {
             thread::park_timeout(POLL_INTERVAL);
-            let now = self.loader.read(&self.path);
+            let now = reader.read().unwrap_or_else(|| FilesRead::hanging(&self.path, READ_TIMEOUT));
             if now != *last {
                 last = Arc::new(now);
             } else if !Arc::ptr_eq(&last, &loaded) {

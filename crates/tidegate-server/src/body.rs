@@ -32,7 +32,7 @@ pub(crate) enum BodyError<E> {
     Unreadable(E),
 }
 
-/// The memory of unfinished bodies, in bytes.
+/// The memory of unfinished bodies, and of responses that clients do not take, in bytes.
 #[derive(Debug)]
 pub(crate) struct BodyMemory(Semaphore);
 
@@ -50,7 +50,7 @@ impl BodyMemory {
     }
 
     /// Grows what a body has taken to this many bytes. Returns whether there was room.
-    fn grow<'m>(&'m self, taken: &mut Option<SemaphorePermit<'m>>, bytes: usize) -> bool {
+    pub(crate) fn grow<'m>(&'m self, taken: &mut Option<SemaphorePermit<'m>>, bytes: usize) -> bool {
         let missing = bytes.saturating_sub(taken.as_ref().map_or(0, SemaphorePermit::num_permits));
         let Ok(more) = u32::try_from(missing).map(|missing| self.0.try_acquire_many(missing)) else {
             return false;

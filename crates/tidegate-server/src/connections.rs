@@ -1,6 +1,7 @@
 //! Accepts connections, up to a maximum, and serves them until the end of the server.
 
 mod bounded;
+mod failed_accepts;
 mod places;
 
 use std::future::Future;
@@ -9,12 +10,14 @@ use std::time::Duration;
 
 use ::metrics::Gauge;
 use futures_util::FutureExt;
+use tidegate::Limiter;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 pub(crate) use self::bounded::Bounded;
+use self::failed_accepts::FailedAccepts;
 use self::places::Places;
 pub(crate) use self::places::{Guests, Place};
 use crate::metrics::ServiceMetrics;
@@ -49,6 +52,8 @@ pub(crate) struct Port {
     pub(crate) admission: Admission,
     pub(crate) metrics: Option<ServiceMetrics>,
     pub(crate) stop: Stop,
+    /// Is warned if connections cannot be accepted.
+    pub(crate) limiter: Limiter,
 }
 
 /// Which connections have a [`Place`].
@@ -72,7 +77,8 @@ impl Port {
     where
         C: Future<Output = ()> + Send + 'static,
     {
-        let Self { name, listener, max_connections, admission, metrics, mut stop } = self;
+        let Self { name, listener, max_connections, admission, metrics, mut stop, limiter } = self;
+        let mut failed = FailedAccepts::new(name, metrics.as_ref(), limiter);
         let (waits, guests) = match admission {
             // Each takes its place at once.
             Admission::Wait => (true, Guests { max: 1, max_per_client: 1 }),
@@ -101,7 +107,7 @@ impl Port {
         let mut open = JoinSet::new();
         loop {
             tokio::select! {
-                accepted = accept(&listener), if !waits || open.len() < max_connections => {
+                accepted = accept(&listener, &mut failed), if !waits || open.len() < max_connections => {
                     open.spawn(counted(accepted));
                     while open.try_join_next().is_some() {}
                 }
@@ -111,7 +117,7 @@ impl Port {
         }
         // The connections that the system has accepted: it would reset them.
         while open.len() < max_connections
-            && let Some(accepted) = accept(&listener).now_or_never()
+            && let Some(accepted) = accept(&listener, &mut failed).now_or_never()
         {
             open.spawn(counted(accepted));
         }
@@ -136,7 +142,7 @@ impl Drop for OpenConnection {
     }
 }
 
-async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
+async fn accept(listener: &TcpListener, failed: &mut FailedAccepts) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
             Ok((stream, address)) => {
@@ -144,7 +150,10 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
                 let _ = stream.set_nodelay(true);
                 return (stream, address);
             }
-            Err(_) => sleep(PAUSE).await,
+            Err(error) => {
+                failed.count(&error);
+                sleep(PAUSE).await;
+            }
         }
     }
 }

@@ -13,7 +13,7 @@ use tonic_health::server::HealthReporter;
 
 use crate::body::BodyMemory;
 use crate::grpc_errors::CountedErrors;
-use crate::grpc_streams::BoundedStreams;
+use crate::grpc_streams::{BoundedStreams, MAX_SILENCE};
 use crate::metrics::ServiceMetrics;
 use crate::metrics::requests::GrpcRequests;
 use crate::origin;
@@ -155,8 +155,12 @@ pub(crate) async fn routes(
     let reflection = builder().build_v1()?.max_decoding_message_size(MAX_CHECK_BYTES);
     let reflection_alpha = builder().build_v1alpha()?.max_decoding_message_size(MAX_CHECK_BYTES);
     let routes = Routes::new(CountedErrors { service, requests })
-        .add_service(BoundedStreams { service: health, free: free.clone() })
-        .add_service(BoundedStreams { service: reflection, free: free.clone() })
-        .add_service(BoundedStreams { service: reflection_alpha, free });
+        .add_service(BoundedStreams { service: health, free: free.clone(), max_silence: None })
+        .add_service(BoundedStreams {
+            service: reflection,
+            free: free.clone(),
+            max_silence: Some(MAX_SILENCE),
+        })
+        .add_service(BoundedStreams { service: reflection_alpha, free, max_silence: Some(MAX_SILENCE) });
     Ok((routes, GrpcHealth(reporter)))
 }

@@ -1,12 +1,18 @@
 //! The connections of the gRPC port. tonic's own server has one connection age for all of them, so that a fleet's
 //! clients would connect again at the same moment, and no maximum of connections.
 
+mod open_requests;
+
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ::metrics::Counter;
 use axum::Router;
+use http::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http2;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tidegate::{Limiter, RepeatedWarning};
@@ -15,7 +21,10 @@ use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
+use self::open_requests::OpenRequests;
+use crate::body::BodyMemory;
 use crate::connections::{self, Bounded, Stop};
+use crate::grpc_streams::FreeStreams;
 use crate::tls::Tls;
 
 /// The maximum time of a TLS handshake.
@@ -33,6 +42,8 @@ pub(crate) struct GrpcPort {
     pub(crate) tls: Option<Tls>,
     pub(crate) keepalive: Duration,
     pub(crate) max_age: Duration,
+    /// Counts the responses that clients do not take.
+    pub(crate) memory: Arc<BodyMemory>,
     /// Is warned of failed TLS handshakes.
     pub(crate) limiter: Limiter,
     /// Counts failed TLS handshakes.
@@ -59,11 +70,32 @@ impl GrpcPort {
         self.limiter.warn(&warning, || format!("a client's TLS handshake failed: {failure}"));
     }
 
-    /// Serves the requests of a connection until its client closes it, its age is reached, or the server stops.
-    async fn exchange(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send, mut stop: Stop) {
+    /// Serves the requests of a connection until its client closes it or does not take its responses, its age is reached,
+    /// or the server stops.
+    async fn exchange(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send, stop: Stop) {
+        let open = OpenRequests::default();
+        tokio::select! {
+            () = self.serve_requests(stream, &open, stop) => {}
+            // The drop of the connection ends its requests, and frees their responses.
+            () = open.not_taken(&self.memory) => {}
+        }
+    }
+
+    async fn serve_requests(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send,
+        open: &OpenRequests,
+        mut stop: Stop,
+    ) {
         let mut http = http2::Builder::new(TokioExecutor::new());
         http.timer(TokioTimer::new()).keep_alive_interval(self.keepalive).max_concurrent_streams(MAX_STREAMS);
-        let service = TowerToHyperService::new(self.routes);
+        let (routes, opens) = (TowerToHyperService::new(self.routes.clone()), open.clone());
+        let streams = FreeStreams::default();
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(streams.clone());
+            let (count, response) = (opens.begin(request.uri().path()), routes.call(request));
+            async move { Ok::<_, Infallible>(response.await?.map(|body| count.until_the_end_of(body))) }
+        });
         let mut connection =
             std::pin::pin!(http.serve_connection(TokioIo::new(Bounded::http2(stream)), service));
         // The result of a connection is its client's: it has left, or did not send HTTP/2.
@@ -73,7 +105,11 @@ impl GrpcPort {
             () = stop.stopped() => {}
         }
         connection.as_mut().graceful_shutdown();
-        let _ = connection.await;
+        tokio::select! {
+            _ = connection => {}
+            // The client does not answer the ping that ends a connection: it has nothing to lose.
+            () = async { stop.stopped().await; open.quiet().await } => {}
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use http::StatusCode;
-use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
+use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use std::convert::Infallible;
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -108,7 +108,14 @@ async fn decide(State(api): State<HttpState>, request: Request) -> Result<Respon
             response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
             response
         }
-        Err((status, message)) => (status, shortened(message) + "\n").into_response(),
+        Err((status, message)) => {
+            let mut response = (status, shortened(message) + "\n").into_response();
+            if status == StatusCode::SERVICE_UNAVAILABLE {
+                // Unfinished requests end within seconds.
+                response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            response
+        }
     })
 }
 

@@ -101,6 +101,13 @@ impl ServiceMetrics {
         counter
     }
 
+    /// Returns the number of attempts of a port to accept a connection that failed.
+    pub(crate) fn failed_accepts(&self, port: &'static str) -> Counter {
+        let counter = self.counter(&names::FAILED_ACCEPTS, &[("port", port)]);
+        counter.increment(0);
+        counter
+    }
+
     /// Returns the number of tokens that the admin port has rejected for this reason.
     pub(crate) fn rejected_logins(&self, reason: &'static str) -> Counter {
         let counter = self.counter(&names::REJECTED_LOGINS, &[("reason", reason)]);

@@ -33,6 +33,12 @@ pub(crate) fn is_known_host(headers: &HeaderMap, uri: &Uri, names: &[String]) ->
         && uri.authority().is_none_or(|target| is_known(target, names))
 }
 
+/// Returns whether a request can name this host: an address, or a name without port. Browsers send names in ASCII.
+pub(crate) fn can_be_host(name: &str) -> bool {
+    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    name.parse::<IpAddr>().is_ok() || (name.bytes().any(|byte| byte != b'.') && name.bytes().all(is_letter))
+}
+
 fn is_known(authority: &Authority, names: &[String]) -> bool {
     // In a URI, an IPv6 address has brackets.
     let host = authority.host().trim_start_matches('[').trim_end_matches(']');
@@ -126,6 +132,26 @@ mod tests {
         assert!(!is_known_host(&HeaderMap::new(), &Uri::from_static("/"), &names));
         let absolute = Uri::from_static("http://evil.example/");
         assert!(!is_known_host(&headers(&[("host", "localhost")]), &absolute, &names));
+    }
+
+    #[test]
+    fn name_with_more_than_a_host_can_never_be_one() {
+        for name in
+            ["limits.example", "limits", "limits.example.", "xn--bcher-kva.example", "10.1.2.3", "::1"]
+        {
+            assert!(can_be_host(name), "{name}");
+        }
+        for name in [
+            "",
+            ".",
+            "https://limits.example",
+            "limits.example:443",
+            "limits.example/",
+            "*.example",
+            "bücher.example",
+        ] {
+            assert!(!can_be_host(name), "{name}");
+        }
     }
 
     #[test]

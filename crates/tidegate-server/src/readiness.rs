@@ -52,7 +52,7 @@ impl Readiness {
     async fn check_with(&self, needs_redis: bool) -> Result<(), &'static str> {
         if needs_redis {
             // The text of the error contains the address of Redis.
-            let ready = self.service.rules().limiter().ready_within(PATIENCE).await;
+            let ready = self.service.rules().limiter().ready_to_charge(PATIENCE).await;
             ready.map_err(|_| "Redis does not decide")?;
         }
         if self.is_stopping() { Err("the server is stopping") } else { Ok(()) }

@@ -33,6 +33,8 @@ const MAX_ADMIN_CONNECTIONS: usize = 256;
 const ADMIN_GUESTS: Guests = Guests { max: 64, max_per_client: 16 };
 /// Connections to the HTTP port above the maximum, for probes.
 const HTTP_GUESTS: Guests = Guests { max: 64, max_per_client: 16 };
+/// The open files of a server beside the connections to its ports: rules, certificates, connections to Redis and listeners.
+const OTHER_FILES: usize = 64;
 
 /// The settings of a server. [`bind`](Self::bind) opens its ports.
 ///
@@ -135,6 +137,17 @@ impl Server {
     pub const fn max_connections(mut self, connections: usize) -> Self {
         self.max_connections = if connections == 0 { 1 } else { connections };
         self
+    }
+
+    /// Returns the number of open files that this server needs at most. With a lower limit of the process, connections wait
+    /// without an answer.
+    #[must_use]
+    pub const fn max_open_files(&self) -> usize {
+        let of_admin = match self.admin.is_some() {
+            true => MAX_ADMIN_CONNECTIONS + ADMIN_GUESTS.max,
+            false => 0,
+        };
+        self.max_connections.saturating_mul(2).saturating_add(HTTP_GUESTS.max + of_admin + OTHER_FILES)
     }
 
     /// Sets the maximum number of permits that clients of `/v1/acquire` hold in this process at the same time. Further
@@ -311,8 +324,8 @@ impl BoundServer {
         }
         let (close, closed) = Stop::new();
         let port = |name, listener, max_connections, admission| {
-            let (metrics, stop) = (metrics.clone(), closed.clone());
-            Port { name, listener, max_connections, admission, metrics, stop }
+            let (metrics, stop, limiter) = (metrics.clone(), closed.clone(), limiter.clone());
+            Port { name, listener, max_connections, admission, metrics, stop, limiter }
         };
 
         let permits = Arc::new(PermitTable::new(limiter.clone(), settings.max_permits));
@@ -321,7 +334,7 @@ impl BoundServer {
             readiness: readiness.clone(),
             permits,
             max_message_bytes,
-            body_memory,
+            body_memory: body_memory.clone(),
         };
         let is_loopback = http_addr.ip().to_canonical().is_loopback();
         let router = http_api::router(api, is_loopback, metrics.clone(), settings.span_hook.clone());
@@ -331,6 +344,7 @@ impl BoundServer {
             tls: settings.tls.clone(),
             keepalive: settings.keepalive,
             max_age: settings.max_connection_age,
+            memory: body_memory,
             limiter: limiter.clone(),
             failed_handshakes: metrics.as_ref().map(|it| it.rejected_connections("grpc", "tls_handshake")),
         };

@@ -26,6 +26,13 @@ pub enum ServerError {
          or an address of this machine only, such as 127.0.0.1:8082"
     )]
     AdminNeedsTokens(SocketAddr),
+    /// A name of the admin port can never be the host of a request.
+    #[error(
+        "no browser can reach the admin port by the name `{}`: give the host alone, without scheme, port and path, such as \
+         limits.example (--admin-host)",
+        .0.escape_debug()
+    )]
+    AdminHost(String),
     /// The reflection service could not be made.
     #[error("the reflection service failed: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),

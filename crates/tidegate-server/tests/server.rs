@@ -25,4 +25,5 @@ mod tls;
 mod trace;
 mod translation;
 mod unfinished;
+mod untaken;
 mod v1;

@@ -3,6 +3,7 @@
 //! Without these warnings, a wrong address or a missing permission shows only as limits that are not shared,
 //! since the failure policy decides all checks.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -21,9 +22,12 @@ const MIN_FAILURES: u32 = 5;
 /// Redis answers a part of the checks.
 const QUIET_US: u64 = 1_000_000;
 
-/// The minimum time between two reports that Redis decides again, and between two reports of one kind of failure without
-/// such a report in between.
+/// The minimum time between two reports that Redis decides again, and between two reports of one cause without such a
+/// report in between. A new cause is reported at once.
 const REPORT_PAUSE_US: u64 = 60_000_000;
+
+/// The maximum number of causes that are reported in that time.
+const MAX_CAUSES: usize = 8;
 
 // The states of a circuit's servers:
 //
@@ -54,17 +58,29 @@ pub(super) struct Availability {
     refused: RepeatedWarning,
 }
 
-/// The earliest times of the next reports of failures. Zero after a report of the end of all failures.
-#[derive(Default)]
-struct Reports {
-    unreachable_due_us: u64,
-    refused_due_us: u64,
-}
+/// The causes that were reported, each with the earliest time of its next report. Empty after a report of the end of all
+/// failures.
+type Reports = Vec<(Cause, u64)>;
 
-impl Reports {
-    /// Returns whether a failure was reported, and its end was not.
-    fn is_any(&self) -> bool {
-        self.unreachable_due_us.max(self.refused_due_us) > 0
+/// What an operator distinguishes: the state, and the error code of Redis or the remedy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Cause(u64);
+
+impl Cause {
+    fn new(state: u8, error: &Error) -> Self {
+        let text = error.to_string();
+        // Codes such as OOM and NOPERM are in capital letters.
+        let is_code = |word: &&str| word.len() > 2 && word.bytes().all(|byte| byte.is_ascii_uppercase());
+        let code = text.split(|letter: char| !letter.is_ascii_alphanumeric()).find(is_code);
+        let mut hasher = DefaultHasher::new();
+        match state {
+            REFUSES => code.hash(&mut hasher),
+            // A server that ends also loses calls.
+            _ if error.is_lost_call() => remedy(&Error::unavailable("")).hash(&mut hasher),
+            _ => remedy(error).hash(&mut hasher),
+        }
+        state.hash(&mut hasher);
+        Self(hasher.finish())
     }
 }
 
@@ -72,6 +88,8 @@ impl Reports {
 #[derive(Default)]
 struct State {
     now: AtomicU8,
+    /// The [`Cause`] of the failure.
+    cause: AtomicU64,
     /// Failures less answers, at most [`MIN_FAILURES`].
     failures: AtomicU32,
     /// By the limiter's clock.
@@ -147,31 +165,34 @@ impl Availability {
         &self.states[hash_tag.index() % self.states.len()]
     }
 
-    /// Reports a change: a failure unless another circuit is in the same state, and the end of failures once no
+    /// Reports a change: a failure unless another circuit has the same, and the end of failures once no
     /// circuit fails.
     fn change(&self, state: &State, to: u8, error: Option<&Error>) {
-        if state.now.load(Ordering::Relaxed) == to {
+        let cause = error.map_or_else(Cause::default, |error| Cause::new(to, error));
+        let is_of = |state: &State| {
+            state.now.load(Ordering::Relaxed) == to && state.cause.load(Ordering::Relaxed) == cause.0
+        };
+        if is_of(state) {
             return;
         }
         let mut reports = lock(&self.reports);
-        let is_any = |wanted: &[u8]| {
-            self.states.iter().any(|state| wanted.contains(&state.now.load(Ordering::Relaxed)))
-        };
-        let is_known = is_any(&[to]);
+        let is_known = self.states.iter().any(is_of);
         let from = state.now.swap(to, Ordering::Relaxed);
+        state.cause.store(cause.0, Ordering::Relaxed);
+        let fails = |state: &State| [UNREACHABLE, REFUSES].contains(&state.now.load(Ordering::Relaxed));
         match (to, error) {
             (UNREACHABLE, Some(error)) if !is_known => {
                 let message = || self.message(error, "Until Redis answers", remedy(error));
-                self.warn(&self.unreachable, &mut reports.unreachable_due_us, message);
+                self.warn(&self.unreachable, &mut reports, cause, message);
             }
             // The error names its own remedy.
             (REFUSES, Some(error)) if !is_known => {
                 let message = || self.message(error, "Until Redis accepts the calls", "");
-                self.warn(&self.refused, &mut reports.refused_due_us, message);
+                self.warn(&self.refused, &mut reports, cause, message);
             }
             // Unless another circuit has reported the end.
-            (ANSWERS, _) if reports.is_any() && from > ANSWERS && !is_any(&[UNREACHABLE, REFUSES]) => {
-                *reports = Reports::default();
+            (ANSWERS, _) if !reports.is_empty() && from > ANSWERS && !self.states.iter().any(fails) => {
+                reports.clear();
                 self.recovery_due_us.store(self.warnings.now_us() + REPORT_PAUSE_US, Ordering::Relaxed);
                 self.warnings.recovered();
             }
@@ -179,13 +200,25 @@ impl Availability {
         }
     }
 
-    /// Reports a failure, or only counts it if its kind was reported less than a minute ago.
-    fn warn(&self, warning: &RepeatedWarning, due_us: &mut u64, message: impl FnOnce() -> String) {
+    /// Reports a failure, or only counts it if its cause was reported less than a minute ago, or too many others were.
+    fn warn(
+        &self,
+        warning: &RepeatedWarning,
+        reports: &mut Reports,
+        cause: Cause,
+        message: impl FnOnce() -> String,
+    ) {
         let now_us = self.warnings.now_us();
-        if now_us < *due_us {
-            return warning.count();
+        let due_us = now_us + REPORT_PAUSE_US;
+        let same = reports.iter().position(|(other, _)| *other == cause);
+        let old = || reports.iter().position(|(_, due_us)| now_us >= *due_us);
+        match same.or_else(|| if reports.len() < MAX_CAUSES { None } else { old() }) {
+            Some(at) if now_us >= reports[at].1 => reports[at] = (cause, due_us),
+            None if reports.len() < MAX_CAUSES => reports.push((cause, due_us)),
+            _ => return warning.count(),
         }
-        *due_us = now_us + REPORT_PAUSE_US;
+        // Another cause may have been reported less than a second ago.
+        warning.make_due();
         self.warnings.warn(warning, message);
     }
 
@@ -362,6 +395,32 @@ mod tests {
         clock.advance(Duration::from_micros(REPORT_PAUSE_US));
         availability.count_silence(tag, &silence());
         assert_eq!(lock(&reports.0).len(), 3);
+    }
+
+    #[test]
+    fn new_cause_of_an_outage_is_reported_at_once() {
+        let (availability, reports, clock) = new(1);
+        let tag = HashTag::default();
+        for _ in 0..10 {
+            for code in
+                ["NOPERM this user has no permissions", "OOM command not allowed", "READONLY You can't write"]
+            {
+                availability.count_rejection(tag, &Error::from_script(code));
+                clock.advance(Duration::from_millis(10));
+            }
+        }
+        assert_eq!(*lock(&reports.0), ["redis-refused"; 3], "each of them once");
+        for _ in 0..MIN_FAILURES {
+            availability.count_silence(tag, &Error::unavailable("Connection refused (os error 111)"));
+        }
+        availability.count_silence(tag, &Error::lost_call("broken pipe"));
+        availability.count_silence(tag, &silence());
+        assert_eq!(lock(&reports.0)[3..], ["redis-unreachable"; 2], "a lost call is of the same cause");
+        for number in 0..100_u8 {
+            let code = [b'X', b'A' + number % 26, b'A' + number / 26];
+            availability.count_rejection(tag, &Error::from_script(str::from_utf8(&code).unwrap()));
+        }
+        assert_eq!(lock(&reports.0).len(), MAX_CAUSES, "the number of reports is bounded");
     }
 
     #[test]

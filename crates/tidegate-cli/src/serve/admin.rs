@@ -32,7 +32,14 @@ pub(super) fn port(serve: &Serve, settings: Value) -> Result<Option<Admin>, Fail
         .behind_tls(*admin_behind_tls)
         .public_metrics(*metrics_public)
         .shown_settings(settings)
-        .on_audit(|entry| audit(&json!({ "audit": audit_json(entry) })));
+        .on_audit(|entry, stored| {
+            let mut entry = json!({ "audit": audit_json(entry) });
+            if let Err(error) = stored {
+                // The log has the only entry.
+                entry["audit"]["not_stored"] = error.to_string().into();
+            }
+            audit(&entry, stored.is_ok());
+        });
     for name in admin_host {
         admin = admin.host(name);
     }

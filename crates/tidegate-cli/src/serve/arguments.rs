@@ -19,6 +19,7 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory};
 
+use super::config_file::is_word;
 use super::setting::{Kind, Origin, PREFIX, Setting, SettingValue, nearest, settings};
 use super::{config_file, from_env, relations};
 use crate::args::Cli;
@@ -202,13 +203,16 @@ fn file(
     config_file::read(path, &text, settings)
 }
 
+/// Stands for a value that can be a line of the file.
+const HIDDEN: &str = "…";
+
 /// Checks a value as clap does. The mistake names where the value comes from.
 fn mistake(settings: &[Setting], value: &SettingValue) -> Option<String> {
     let setting = settings.iter().find(|setting| setting.name == value.name)?;
     let invalid = |reason: &str| Some(format!("{}: the setting `{}`: {reason}", value.origin, setting.name));
     if setting.kind == Kind::Switch {
         let text = value.texts.iter().find(|text| !matches!(&***text, "true" | "false"))?;
-        let text = redact_urls(text.clone(), [text.clone()].into_iter());
+        let text = if is_word(text) { text } else { HIDDEN };
         return invalid(&format!("invalid value '{text}': write true or false"));
     }
     value.texts.iter().find_map(|text| {
@@ -218,6 +222,7 @@ fn mistake(settings: &[Setting], value: &SettingValue) -> Option<String> {
             return None;
         }
         let message = redact_urls(error.to_string(), [argument].into_iter());
+        let message = if is_word(text) { message } else { message.replace(text, HIDDEN) };
         let message = message.trim_start_matches("error: ");
         invalid(message.split("\n\nFor more information").next().unwrap_or_default())
     })

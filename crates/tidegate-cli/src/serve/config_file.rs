@@ -97,6 +97,10 @@ impl ConfigFile<'_> {
     }
 
     fn unknown(&self, name: &str) -> String {
+        if !is_word(name) {
+            return "unknown setting, which is not shown: docs/operate/serve.md lists all settings"
+                .to_owned();
+        }
         match closest(name, self.known) {
             Some(near) => format!("unknown setting `{name}`: did you mean `{near}`?"),
             None => format!("unknown setting `{name}`: docs/operate/serve.md lists all settings"),
@@ -110,6 +114,14 @@ impl ConfigFile<'_> {
     fn error(&self, at: Location, message: &str) -> Failure {
         Failure::usage(format!("{}: {message}", self.origin(at)))
     }
+}
+
+/// Returns whether a text can be shown: a line of the file, or several, can contain a password.
+pub(super) fn is_word(text: &str) -> bool {
+    const MAX_BYTES: usize = 40;
+    let is_line =
+        text.contains(|letter: char| letter.is_whitespace() || letter == '@') || text.contains("://");
+    text.len() <= MAX_BYTES && !is_line
 }
 
 /// A value of the file.

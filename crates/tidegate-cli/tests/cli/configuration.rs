@@ -188,6 +188,26 @@ fn mistakes_in_a_file_are_errors_with_their_line() {
 }
 
 #[test]
+fn message_shows_no_line_of_the_file() {
+    let rules = File::new("config-lines-rules", RULES);
+    for (text, messages) in [
+        ("password hunter2: x\n", &[":1:1: unknown setting"][..]),
+        ("redis://:hunter2@h: x\n", &[":1:1: unknown setting"]),
+        ("? |\n  drain: 1s\n  hunter2\n: x\n", &[":2:3: unknown setting"]),
+        ("drain: 10s\n  password hunter2\n", &[":1:8: the setting `drain`: invalid value '…'"]),
+        ("cluster: true\n  hunter2 x\n", &[":1:10: the setting `cluster`: invalid value '…'"]),
+        ("max_message: 1 hunter2\n", &[":1:14: the setting `max_message`: invalid value '…'"]),
+        ("redis: a\npassword hunter2\nrules: b\n", &[":2:1: invalid YAML"]),
+        ("redis: \"hunter2\nrules: b\n", &["invalid YAML"]),
+    ] {
+        let file = File::new("config-lines", text);
+        let ran = run(&mut bare(&["serve", "--check", "--rules", rules.path(), "--config", file.path()]));
+        ran.assert(2, messages);
+        assert!(!format!("{}{}", ran.out, ran.err).contains("hunter2"), "{text}: {ran:?}");
+    }
+}
+
+#[test]
 fn no_file_makes_the_program_panic_or_use_much_memory() {
     let deep = |open: &str, count: usize| format!("drain: {}", open.repeat(count));
     let laughs: String = (1..40).map(|at| format!("a{at}: &a{at} [*a{0}, *a{0}]\n", at - 1)).collect();

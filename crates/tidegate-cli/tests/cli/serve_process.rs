@@ -85,6 +85,121 @@ fn stalled_reader_of_the_log_holds_up_neither_requests_nor_the_end() {
     }
 }
 
+/// Returns an address that nothing listens on.
+fn free_address() -> String {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn standard_output_that_takes_nothing_stops_neither_the_start_nor_the_end() {
+    let (_reader, stalled) = {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        // All that a pipe holds.
+        writer.write_all(&[b' '; 64 << 10]).unwrap();
+        (reader, writer)
+    };
+    let (reader, closed) = std::io::pipe().unwrap();
+    drop(reader);
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let outputs = [
+        ("stalled", Stdio::from(stalled), ""),
+        ("closed", Stdio::from(closed), "cannot write to standard output: Broken pipe"),
+        ("full", Stdio::from(full), "cannot write to standard output: No space left on device"),
+    ];
+    for (name, output, expected) in outputs {
+        let (grpc, http) = (free_address(), free_address());
+        let ports = ["serve", "--grpc-addr", &grpc, "--http-addr", &http, "--admin-addr", "127.0.0.1:0"];
+        let args = [&ports[..], &["--demo", "--drain-notice", "0s"]].concat();
+        let mut child = away().command(args).stdout(output).stderr(Stdio::piped()).spawn().unwrap();
+        soon("the service is ready", || TcpStream::connect(&http).is_ok() && get(&http, "/readyz") == 200);
+        signal(child.id(), "-TERM");
+        assert_eq!(exit_code(&mut child), Some(0), "{name}");
+        let mut log = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        assert!(log.contains(expected), "{name}: {log}");
+    }
+}
+
+/// Starts the service with a hard limit of open files.
+#[cfg(target_os = "linux")]
+fn with_open_files(limit: u32, args: &[&str]) -> Service {
+    let args = [&["--json"], &PORTS[..], &["--demo", "--drain-notice", "0s"], args].concat();
+    let program = away();
+    let command = program.command([""; 0]);
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-c", &format!("ulimit -n {limit}; exec \"$0\" \"$@\"")])
+        .arg(command.get_program())
+        .args(args);
+    shell.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?)))).stdin(Stdio::null());
+    Service::of(shell)
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn limit_of_open_files_below_the_connections_is_reported() {
+    let service = with_open_files(256, &["--max-connections", "100"]);
+    let warning = "this process may have 256 files open, and --max-connections 100 needs 648";
+    soon("the warning", || service.has_reported(warning));
+    let service = with_open_files(648, &["--max-connections", "100"]);
+    assert_eq!(get(&service.http, "/readyz"), 200);
+    assert!(!service.has_reported("files open"));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn connections_that_cannot_be_accepted_are_reported_and_wait() {
+    let service = with_open_files(64, &[]);
+    let mut held: Vec<TcpStream> = (0..100).map(|_| TcpStream::connect(&service.grpc).unwrap()).collect();
+    soon("the warning", || {
+        service.has_reported("the grpc port cannot accept connections: Too many open files")
+    });
+    held.clear();
+    soon("files are free again", || {
+        TcpStream::connect(&service.http).is_ok() && get(&service.http, "/readyz") == 200
+    });
+    let (_, metrics) = send(&service.admin, "GET /metrics", "accept: */*", "");
+    let failed = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix("tidegate_server_failed_accepts_total{port=\"grpc\"} "));
+    assert!(failed.unwrap().parse::<u64>().unwrap() > 0, "{metrics}");
+    service.signal("-TERM");
+    assert_eq!(service.end(), Some(0));
+}
+
+#[cfg(unix)]
+#[test]
+fn change_whose_audit_entry_redis_does_not_store_is_in_the_log() {
+    let server = Server::process(&[]).unwrap();
+    let rules = File::new("process-audit", RULES);
+    let tokens = File::new("process-audit-tokens", "ada operator token:the-token-of-the-operator\n");
+    std::fs::set_permissions(tokens.path(), std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let args = ["--rules", rules.path(), "--deadline", "10s", "--admin-tokens", tokens.path()];
+    let service = Service::start(&Program::at(server.url()), &args);
+    server.cli(&["ACL", "SETUSER", "default", "-xadd"]).unwrap();
+    let gate = r#"{"gate":"d.user","key":"zoe","for":"1h","reason":"because"}"#;
+    let headers = "content-type: application/json\r\nauthorization: Bearer the-token-of-the-operator";
+    send(&service.admin, "POST /api/block", headers, gate);
+    soon("the entry is in the log", || {
+        service.has_reported(r#""verb":"block""#) && service.has_reported(r#""not_stored":""#)
+    });
+    assert!(service.has_reported(r#""level":"error""#));
+}
+
+#[test]
+fn name_of_the_admin_port_that_no_browser_sends_is_refused() {
+    for name in ["https://limits.example", "limits.example:8443", "limits.example/console", "*.example"] {
+        let args = ["serve", "--demo", "--check", "--admin-addr", "127.0.0.1:0", "--admin-host", name];
+        away()
+            .run(args)
+            .assert(2, &["no browser can reach the admin port by the name", "such as limits.example"]);
+    }
+    let args =
+        ["serve", "--demo", "--check", "--admin-addr", "127.0.0.1:0", "--admin-host", "limits.example"];
+    away().run(args).assert(0, &[]);
+}
+
 /// Returns whether a text is a time such as `2026-11-24T14:03:05.123Z`.
 fn is_time(text: &str) -> bool {
     let form: String = text.chars().map(|it| if it.is_ascii_digit() { '0' } else { it }).collect();

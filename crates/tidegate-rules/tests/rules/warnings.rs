@@ -47,11 +47,13 @@ descriptors:
   - { key: masked_remote_address, value: 10.1.0.0/16, rate_limit: { unit: day, requests_per_unit: 1 } }
   - { key: path, value: /10, rate_limit: { unit: day, requests_per_unit: 1 } }
   - { key: generic_key, value: 10.1.0.0/16, rate_limit: { unit: day, requests_per_unit: 1 } }
-  - { key: ip, value: 10.0.0.1, rate_limit: { unit: day, requests_per_unit: 1 } }",
+  - { key: ip, value: 10.0.0.1, rate_limit: { unit: day, requests_per_unit: 1 } }
+  - { key: masked_remote_address, value: 10.1.2.3/8, rate_limit: { unit: day, requests_per_unit: 1 } }",
         &[
             "3:23 the value `10.0.0.0/8` is matched as text, so no address matches it = did you mean `networks: [10.0.0.0/8]`?",
             "4:23 the value `2001:db8::1/64` is matched as text, so no address matches it = did you mean `networks: [2001:db8::/64]`?",
             "5:35 the value `10.1.0.0/16` is matched as text, so no address matches it = did you mean `networks: [10.1.0.0/16]`?",
+            "11:42 the value `10.1.2.3/8` has bits set after its prefix, so no client's network is equal to it = did you mean `10.0.0.0/8`?",
         ],
     ),
     (

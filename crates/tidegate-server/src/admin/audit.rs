@@ -15,7 +15,7 @@ use super::access::Identity;
 const MAX_REMEMBERED: usize = 1_000;
 
 /// A function that is called with each change: see [`Admin::on_audit`](super::Admin::on_audit).
-pub(crate) type OnAudit = Arc<dyn Fn(&AuditEntry) + Send + Sync>;
+pub(crate) type OnAudit = Arc<dyn Fn(&AuditEntry, Result<(), &Error>) + Send + Sync>;
 
 /// A change that an operator asked for.
 #[derive(Clone, Debug, Default)]
@@ -79,7 +79,7 @@ impl AuditLog {
         };
         report(&entry, result.is_err(), stored.as_ref().err());
         if let Some(on_audit) = &self.0.on_audit {
-            on_audit(&entry);
+            on_audit(&entry, stored.as_ref().copied());
         }
         stored
     }

@@ -4,11 +4,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use serde_json::Value;
-use tidegate::ManualClock;
 use tidegate::admin::AuditEntry;
+use tidegate::{Error, ManualClock};
 
 use super::access::{AccessSettings, AdminTokens, Role};
 use super::audit::OnAudit;
+use crate::origin;
 use crate::server_error::ServerError;
 
 /// The settings of the admin port, for [`Server::admin`](crate::Server::admin).
@@ -88,10 +89,14 @@ impl Admin {
     }
 
     /// Calls this function with each change of an operator, beside the event of `tracing`: for a program without a
-    /// subscriber. It must not block.
+    /// subscriber. It must not block. The result is the error if Redis has not stored the entry: then the function has the
+    /// only one.
     ///
     /// Default: none.
-    pub fn on_audit(mut self, on_audit: impl Fn(&AuditEntry) + Send + Sync + 'static) -> Self {
+    pub fn on_audit(
+        mut self,
+        on_audit: impl Fn(&AuditEntry, Result<(), &Error>) + Send + Sync + 'static,
+    ) -> Self {
         self.on_audit = Some(Arc::new(on_audit));
         self
     }
@@ -115,8 +120,12 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// [`ServerError::AdminNeedsTokens`] if the port would be open to other machines without tokens.
+    /// [`ServerError::AdminNeedsTokens`] if the port would be open to other machines without tokens;
+    /// [`ServerError::AdminHost`] if a [name](Self::host) can never be the host of a request.
     pub fn validate(&self) -> Result<(), ServerError> {
+        if let Some(name) = self.access.hosts.iter().find(|name| !origin::can_be_host(name)) {
+            return Err(ServerError::AdminHost(name.clone()));
+        }
         match self.access.tokens.is_some() || self.address.ip().to_canonical().is_loopback() {
             true => Ok(()),
             false => Err(ServerError::AdminNeedsTokens(self.address)),

@@ -51,6 +51,14 @@ pub(super) const REJECTED_CONNECTIONS: Metric = Metric {
     description: "Connections that were closed before a request.",
 };
 
+pub(super) const FAILED_ACCEPTS: Metric = Metric {
+    name: "tidegate_server_failed_accepts_total",
+    labels: &["port"],
+    unit: Unit::Count,
+    kind: Kind::Counter,
+    description: "Attempts to accept a connection that failed, such as without a free file.",
+};
+
 pub(super) const REJECTED_LOGINS: Metric = Metric {
     name: "tidegate_server_rejected_logins_total",
     labels: &["reason"],
@@ -67,8 +75,15 @@ pub(super) const DROPPED_LOG_ENTRIES: Metric = Metric {
     description: "Log entries that were dropped because standard error was not read.",
 };
 
-const ALL: [Metric; 6] =
-    [REQUESTS, REQUEST_SECONDS, CONNECTIONS, REJECTED_CONNECTIONS, REJECTED_LOGINS, DROPPED_LOG_ENTRIES];
+const ALL: [Metric; 7] = [
+    REQUESTS,
+    REQUEST_SECONDS,
+    CONNECTIONS,
+    REJECTED_CONNECTIONS,
+    FAILED_ACCEPTS,
+    REJECTED_LOGINS,
+    DROPPED_LOG_ENTRIES,
+];
 
 /// Tells a recorder the descriptions.
 pub(super) fn describe_all(recorder: &impl Recorder) {

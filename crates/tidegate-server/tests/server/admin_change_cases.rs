@@ -22,8 +22,9 @@ async fn end_of_the_server_waits_for_the_audit_entry_of_a_change_whose_client_ha
     let namespace = namespace();
     let seen = Arc::<Mutex<Vec<AuditEntry>>>::default();
     let of_audit = seen.clone();
-    let admin =
-        Admin::new(ANY).tokens(tokens()).on_audit(move |entry| of_audit.lock().unwrap().push(entry.clone()));
+    let admin = Admin::new(ANY)
+        .tokens(tokens())
+        .on_audit(move |entry, _| of_audit.lock().unwrap().push(entry.clone()));
     let service = on(RULES, &limiter(redis.url(), &namespace));
     let server = Server::new(service).admin(admin).drain_notice(Duration::ZERO);
     let server = Running::of(server).await;

@@ -116,8 +116,9 @@ async fn changes_take_effect_and_are_recorded_in_redis() {
 async fn changes_in_memory_take_effect_and_are_recorded_in_this_process() {
     let seen = Arc::<Mutex<Vec<AuditEntry>>>::default();
     let of_audit = seen.clone();
-    let admin =
-        Admin::new(ANY).tokens(tokens()).on_audit(move |entry| of_audit.lock().unwrap().push(entry.clone()));
+    let admin = Admin::new(ANY)
+        .tokens(tokens())
+        .on_audit(move |entry, _| of_audit.lock().unwrap().push(entry.clone()));
     let server = start(admin).await;
     make_all_changes(&server, "eve").await;
     let entries = audit(&server).await;

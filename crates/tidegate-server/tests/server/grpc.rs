@@ -236,3 +236,48 @@ async fn number_of_health_streams_is_bounded_and_checks_go_on() {
     drop(health);
     assert!(server.stop().await);
 }
+
+#[tokio::test]
+async fn connection_has_at_most_32_health_streams() {
+    let server = Running::start(in_memory(RULES)).await;
+    let connect = async || {
+        let endpoint = Endpoint::try_from(format!("http://{}", server.grpc_addr)).unwrap();
+        HealthClient::new(endpoint.connect().await.unwrap())
+    };
+    let (mut health, mut other) = (connect().await, connect().await);
+    let mut streams = Vec::new();
+    for _ in 0..32 {
+        streams.push(health.watch(HealthCheckRequest::default()).await.unwrap());
+    }
+    let refused = health.watch(HealthCheckRequest::default()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    assert!(refused.message().contains("this connection has 32"), "{refused}");
+    other.watch(HealthCheckRequest::default()).await.unwrap();
+    streams.pop();
+    soon("the ended stream leaves room", async || health.watch(HealthCheckRequest::default()).await.is_ok())
+        .await;
+    assert!(server.stop().await);
+}
+
+#[tokio::test]
+async fn service_is_not_ready_while_redis_rejects_charges() {
+    let redis = tidegate_testkit::Server::process(&["--maxmemory-policy", "noeviction"]).unwrap();
+    let limiter = tidegate::Limiter::builder().url(redis.url()).namespace(&namespace());
+    let limiter = limiter.stderr_warnings(false).on_failure(tidegate::OnFailure::Error).build().unwrap();
+    let server = Server::new(on(RULES, &limiter)).ready_needs_redis(true).health_needs_redis(true);
+    let server = Running::of(server.drain_notice(Duration::ZERO)).await;
+    let status = async |path: &str| reqwest::get(server.url(path)).await.unwrap().status().as_u16();
+    let rejects = [
+        (&["CONFIG", "SET", "maxmemory", "1"][..], &["CONFIG", "SET", "maxmemory", "0"][..]),
+        (&["REPLICAOF", "127.0.0.1", "1"], &["REPLICAOF", "NO", "ONE"]),
+        (&["ACL", "SETUSER", "default", "-incrby"], &["ACL", "SETUSER", "default", "+@all"]),
+        (&["ACL", "SETUSER", "default", "-hset", "-set"], &["ACL", "SETUSER", "default", "+@all"]),
+    ];
+    for (reject, accept) in rejects {
+        soon("ready", async || status("/readyz").await == 200 && status("/healthcheck").await == 200).await;
+        redis.cli(reject).unwrap();
+        soon("unready", async || status("/readyz").await == 503 && status("/healthcheck").await == 500).await;
+        redis.cli(accept).unwrap();
+    }
+    soon("ready again", async || status("/readyz").await == 200).await;
+}

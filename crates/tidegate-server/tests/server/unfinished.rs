@@ -65,7 +65,11 @@ async fn unfinished_requests_of_both_ports_share_one_memory() {
             }
         });
     }
-    soon("HTTP gets 503", async || unfinished(http, "/json").await.starts_with("HTTP/1.1 503 ")).await;
+    soon("HTTP gets 503", async || {
+        let response = unfinished(http, "/json").await;
+        response.starts_with("HTTP/1.1 503 ") && response.contains("\r\nretry-after: 1\r\n")
+    })
+    .await;
     soon("the API names the problem", async || {
         let response = unfinished(http, "/v1/check").await;
         response.starts_with("HTTP/1.1 503 ") && response.contains("urn:tidegate:problem:too-many-unfinished")

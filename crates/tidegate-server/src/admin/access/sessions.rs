@@ -13,6 +13,9 @@ use super::secret::secret;
 
 /// The maximum number of sessions. The one that was used longest ago yields to a new one.
 const MAX_SESSIONS: usize = 1_000;
+/// The maximum number of sessions of one token. Beyond it, its own sessions yield, so that nobody who has a token of a viewer
+/// can end the sessions of others by logging in again and again.
+const MAX_PER_TOKEN: usize = 100;
 /// The time without a request after which a session ends.
 pub(super) const IDLE: Duration = Duration::from_secs(30 * 60);
 /// The time after which a session ends in any case.
@@ -52,8 +55,11 @@ impl Sessions {
         let session = Session { name, role, csrf: CsrfToken::random(), began: now, used: now };
         let mut sessions = self.lock();
         sessions.retain(|_, session| !session.is_over(now));
-        if sessions.len() >= MAX_SESSIONS {
-            let oldest = sessions.iter().min_by_key(|(_, session)| session.used).map(|(id, _)| *id);
+        let own = sessions.values().filter(|other| other.name == session.name).count();
+        if own >= MAX_PER_TOKEN || sessions.len() >= MAX_SESSIONS {
+            let yields = |other: &Session| own == 0 || other.name == session.name;
+            let old = sessions.iter().filter(|(_, other)| yields(other));
+            let oldest = old.min_by_key(|(_, session)| session.used).map(|(id, _)| *id);
             oldest.and_then(|oldest| sessions.remove(&oldest));
         }
         sessions.insert(digest(&id), session);
@@ -135,17 +141,40 @@ mod tests {
         assert!(sessions.find(&id, true).is_none());
     }
 
+    /// Begins sessions, one each millisecond, and returns their ids.
+    fn begin(sessions: &Sessions, clock: &ManualClock, name: &str, count: usize) -> Vec<String> {
+        let begin = |_| {
+            clock.advance(Duration::from_millis(1));
+            sessions.begin(name.to_owned(), Role::Viewer)
+        };
+        (0..count).map(begin).collect()
+    }
+
+    fn are_open(sessions: &Sessions, ids: &[String]) -> bool {
+        ids.iter().all(|id| sessions.find(id, false).is_some())
+    }
+
+    #[test]
+    fn logins_of_one_token_end_only_its_own_sessions() {
+        let (sessions, clock) = sessions();
+        let ada = begin(&sessions, &clock, "ada", 2);
+        let bob = begin(&sessions, &clock, "bob", MAX_SESSIONS + 1);
+        assert!(are_open(&sessions, &ada) && are_open(&sessions, &bob[MAX_SESSIONS + 1 - MAX_PER_TOKEN..]));
+        assert!(sessions.find(&bob[MAX_SESSIONS - MAX_PER_TOKEN], false).is_none());
+        assert_eq!(sessions.lock().len(), 2 + MAX_PER_TOKEN);
+    }
+
     #[test]
     fn number_of_sessions_is_bounded() {
         let (sessions, clock) = sessions();
-        let ids: Vec<String> = (0..=MAX_SESSIONS)
-            .map(|_| {
-                clock.advance(Duration::from_millis(1));
-                sessions.begin("ada".to_owned(), Role::Viewer)
-            })
-            .collect();
-        assert!(sessions.find(&ids[0], false).is_none());
-        assert!(ids[1..].iter().all(|id| sessions.find(id, false).is_some()));
+        let tokens = MAX_SESSIONS / MAX_PER_TOKEN;
+        let ids: Vec<Vec<String>> =
+            (0..tokens).map(|at| begin(&sessions, &clock, &format!("user-{at}"), MAX_PER_TOKEN)).collect();
+        begin(&sessions, &clock, "user-1", 1);
+        assert!(sessions.find(&ids[1][0], false).is_none() && are_open(&sessions, &ids[0]));
+        // A token without a session displaces the oldest of all.
+        let of_new = begin(&sessions, &clock, "new", 1);
+        assert!(sessions.find(&ids[1][1], false).is_none() && are_open(&sessions, &of_new));
         assert_eq!(sessions.lock().len(), MAX_SESSIONS);
     }
 
