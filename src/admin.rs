@@ -19,9 +19,8 @@
 //! # Ok(()) }
 //! ```
 
-mod access;
 mod audit;
-mod denials;
+mod display;
 mod figures;
 mod fleet;
 mod holders;
@@ -35,7 +34,6 @@ mod releases;
 mod scan;
 pub mod top_keys;
 mod usage;
-mod words;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,9 +41,8 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
-use self::access::{RedisAccess, StoredRow, unexpected_reply};
 pub use self::audit::{AuditEntry, AuditRecord};
-pub use self::denials::CountedDenials;
+pub use self::display::{human, units, visible};
 pub use self::figures::{FigureBucket, FleetFigures, GateFigures, Instance, LatencyFigures};
 use self::holders::MAX_HOLDERS;
 pub use self::holders::{Holder, Holders};
@@ -56,17 +53,17 @@ pub use self::ranking::Ranking;
 pub use self::redis_load::RedisLoad;
 pub use self::releases::ReleaseInbox;
 pub use self::scan::{OtherKey, Page, Scan};
-pub use self::usage::Usage;
-pub use self::usage::{Found, KeyStates};
-pub use self::words::{human, units, visible};
+pub use self::usage::{CountedDenials, Found, KeyStates, Usage};
+use crate::connection::{CallTarget, Connection};
 use crate::error::Error;
 use crate::key::HashTag;
 use crate::key::keyed_hash::KeyedHash;
 use crate::limiter::Limiter;
 use crate::local::overrides::Override;
+use crate::pipeline::Pipeline;
 use crate::quota::algorithm::{MAX_DEBT, Storage};
 use crate::script;
-use crate::store::{Group, Item, Target, Write};
+use crate::store::{Group, GroupItem, Target, Write};
 
 /// The maximum keys and logs per call, so that Redis is not blocked for long.
 const KEYS_PER_CALL: usize = 128;
@@ -348,7 +345,7 @@ impl Inspector {
         let peek = |name: &&Name| {
             let (gate, redis_key) = (gate.clone(), name.redis_key.clone());
             let target = Target { gate, redis_key, keyed_hash: KeyedHash(0), hash_tag };
-            Group { items: SmallVec::from_buf([Item::new(target, 1)]), n: 0 }
+            Group { items: SmallVec::from_buf([GroupItem::new(target, 1)]), n: 0 }
         };
         let groups: Vec<Group> = names.iter().map(peek).collect();
         let outcomes = self.0.pipeline.store().take(&groups, self.0.call_target(hash_tag).deadline).await;
@@ -363,11 +360,11 @@ impl Inspector {
 
 /// The hash tag, and the shape of a log. Keys with the same value can be read in one call: the same script
 /// reads all states stored as text.
-type Part = (HashTag, Option<Shape>);
+type CallShape = (HashTag, Option<Shape>);
 
 /// Splits the keys into parts, each for one call.
-fn call_parts(names: &[Name]) -> Vec<(Part, Vec<&Name>)> {
-    let mut parts: Vec<(Part, Vec<&Name>)> = Vec::new();
+fn call_parts(names: &[Name]) -> Vec<(CallShape, Vec<&Name>)> {
+    let mut parts: Vec<(CallShape, Vec<&Name>)> = Vec::new();
     for name in names {
         let (part_key, max_keys) = match name.shape.definition().storage {
             Storage::Log => ((name.hash_tag, Some(name.shape)), LOGS_PER_CALL),
@@ -379,4 +376,50 @@ fn call_parts(names: &[Name]) -> Vec<(Part, Vec<&Name>)> {
         }
     }
     parts
+}
+
+// Calls to the Redis of a limiter.
+
+/// The pipeline of a limiter with a Redis.
+#[derive(Clone, Debug)]
+struct RedisAccess {
+    pipeline: Arc<Pipeline>,
+}
+
+/// A key's row in the reply of `inspect.lua`.
+struct StoredRow {
+    now_us: u64,
+    /// -1: never expires; -2: does not exist.
+    ttl_ms: i64,
+    content: String,
+}
+
+impl RedisAccess {
+    /// Fails if the limiter has no Redis.
+    fn new(pipeline: Arc<Pipeline>) -> Result<Self, Error> {
+        let access = Self { pipeline };
+        access.connection().map(drop)?;
+        Ok(access)
+    }
+
+    fn namespace(&self) -> &str {
+        self.pipeline.keyspace().namespace()
+    }
+
+    fn connection(&self) -> Result<&Connection, Error> {
+        let none = || Error::config("the limiter has no Redis to inspect");
+        self.pipeline.store().connection().ok_or_else(none)
+    }
+
+    fn call_target(&self, hash_tag: HashTag) -> CallTarget {
+        CallTarget {
+            hash_tag: Some(hash_tag),
+            deadline: self.pipeline.operator_deadline(),
+            is_repeatable: true,
+        }
+    }
+}
+
+fn unexpected_reply() -> Error {
+    Error::unavailable("unexpected reply to a tidegate script: check that the server is a Redis")
 }

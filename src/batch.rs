@@ -10,16 +10,16 @@
 //! 1. [`Batch::take`] selects its [`destination`] and shard.
 //! 2. [`Batch::join`] has the caller send it if [`dispatchers`] permits a direct send. Otherwise it enqueues
 //!    the check in the shard's [`queue`], and starts a dispatcher if there are too few.
-//! 3. The [`dispatcher`] pops a batch, and sends it with [`BatchInner::call`](inner::BatchInner::call).
-//! 4. The batch is [`in_flight`], which distributes the outcomes to the callers ([`reply`]).
+//! 3. The [`dispatcher`] pops a batch, and sends it with [`BatchInner::call`].
+//! 4. The [`sent`] batch distributes the outcomes to the callers.
 //! 5. If a deadline passes, [`timeout`] notifies the caller, on the thread of the [`reaper`].
 
 mod destination;
 mod dispatcher;
 mod dispatchers;
-mod in_flight;
 mod queue;
 mod reaper;
+mod sent;
 mod timeout;
 
 use std::pin::Pin;
@@ -86,7 +86,7 @@ impl Batch {
         Taking::Boxed(Box::pin(self.take_when_together(first, group, deadline)))
     }
 
-    async fn take_when_together(&self, first: Taking<'_>, group: Group, deadline: Deadline) -> Reply {
+    async fn take_when_together(&self, first: Taking<'_>, group: Group, deadline: Deadline) -> CheckReply {
         let (mut reply, mut pause) = (first.await, FIRST_PAUSE);
         while reply.as_ref().is_err_and(Error::is_of_keys_apart) {
             let ends = Instant::now() + pause;
@@ -163,7 +163,7 @@ impl Batch {
         (destination, shard): (usize, usize),
         group: Group,
         deadline: Deadline,
-    ) -> Reply {
+    ) -> CheckReply {
         let room = timeout::room(&self.0.destinations[destination].shards[shard], deadline).await?;
         match self.join((destination, shard), group, deadline, room) {
             Joined::Direct(group, permit) => self.send_directly(group, deadline, Some(permit)).await,
@@ -178,7 +178,7 @@ impl Batch {
         group: Group,
         deadline: Deadline,
         _permit: Option<DirectSend<'_>>,
-    ) -> Reply {
+    ) -> CheckReply {
         let (mut outcomes, sent_us) = self.0.call(std::slice::from_ref(&group), 1, deadline).await;
         let outcome = outcomes.pop().unwrap_or_else(|| Err(Error::unavailable("no reply")));
         outcome.map(|outcome| Share { outcome, n: group.n, index: 0, sent_us })
@@ -259,7 +259,7 @@ impl BatchInner {
 // What a caller gets: its share of an outcome, and the future of it.
 
 /// The result that a caller receives.
-type Reply = Result<Share, Error>;
+type CheckReply = Result<Share, Error>;
 
 /// One caller's part in the outcome of a group: the caller was the `index`-th (from 0) of `n`.
 #[derive(Clone, Debug)]
@@ -274,14 +274,14 @@ pub(crate) struct Share {
 /// A check that was started. Of small size and depth, since the types of services around a check
 /// contain it.
 pub(crate) enum Taking<'a> {
-    Waits(oneshot::Receiver<Reply>),
-    Boxed(BoxFuture<'a, Reply>),
+    Waits(oneshot::Receiver<CheckReply>),
+    Boxed(BoxFuture<'a, CheckReply>),
 }
 
 impl Future for Taking<'_> {
-    type Output = Reply;
+    type Output = CheckReply;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Reply> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<CheckReply> {
         match &mut *self {
             Self::Waits(answer) => {
                 let answer = Pin::new(answer).poll(context);
@@ -298,7 +298,7 @@ mod tests {
     use crate::key::keyed_hash::KeyedHasher;
     use crate::key::{KeyMode, Keyspace};
     use crate::quota::Quota;
-    use crate::store::{GateInfo, Item, Target};
+    use crate::store::{GateInfo, GroupItem, Target};
 
     const MINUTE: Duration = Duration::from_secs(60);
 
@@ -311,7 +311,7 @@ mod tests {
         let quota = Quota::fixed_window(1 << 40, MINUTE);
         let gate = Arc::new(GateInfo::new(&keyspace, &KeyedHasher::default(), "gate", quota).unwrap());
         let start = || {
-            let item = Item::new(Target::new(&gate, b"key", None), 1);
+            let item = GroupItem::new(Target::new(&gate, b"key", None), 1);
             batch.take(Group::of_one(item), Deadline::new(MINUTE))
         };
         let waiting =

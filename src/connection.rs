@@ -31,7 +31,7 @@ pub(crate) use self::cluster::Cluster;
 pub(crate) use self::connect::Login;
 pub(crate) use self::link::Deadline;
 use self::link::{ANSWER, CONNECTION};
-use self::node::{Exchanged, Node, Request};
+use self::node::{Exchanged, Node, NodeRequest};
 pub(crate) use self::reply::words;
 use self::retry::RetryBudget;
 pub(crate) use self::sentinel::Sentinels;
@@ -162,7 +162,7 @@ impl Connection {
         };
         let by_digest = |bound_us| command("EVALSHA", script.digest(), bound_us);
         let by_text = |bound_us| command("EVAL", script.text, bound_us);
-        let mut request = Request { command: &by_digest, is_bounded: script.is_bounded };
+        let mut request = NodeRequest { command: &by_digest, is_bounded: script.is_bounded };
         for _ in 0..2 {
             let mut reply = self.send(&request, to, &mut retries).await?;
             if reply.as_ref().is_err_and(is_noscript) {
@@ -204,19 +204,19 @@ impl Connection {
         let mut scan = redis::cmd("SCAN");
         scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(1_000);
         let mut retries = if cursor == 0 { RetryBudget::new(true) } else { RetryBudget::none() };
-        self.send(&Request::of(&|_| scan.clone()), to, &mut retries).await?.map_err(script_error)
+        self.send(&NodeRequest::of(&|_| scan.clone()), to, &mut retries).await?.map_err(script_error)
     }
 
     /// Runs one command, which needs no script.
     pub(crate) async fn call(&self, command: &Cmd, to: CallTarget) -> Result<Value, Error> {
         let mut retries = RetryBudget::new(to.is_repeatable);
-        self.send(&Request::of(&|_| command.clone()), to, &mut retries).await?.map_err(script_error)
+        self.send(&NodeRequest::of(&|_| command.clone()), to, &mut retries).await?.map_err(script_error)
     }
 
     /// Sends a command. The outer error means that no answer arrived; the inner one is the server's error.
     async fn send(
         &self,
-        request: &Request<'_>,
+        request: &NodeRequest<'_>,
         to: CallTarget,
         retries: &mut RetryBudget,
     ) -> Result<RedisResult<Value>, Error> {
@@ -233,7 +233,7 @@ impl Connection {
 
 async fn send_to(
     node: &Node,
-    request: &Request<'_>,
+    request: &NodeRequest<'_>,
     deadline: Deadline,
     retries: &mut RetryBudget,
 ) -> Result<RedisResult<Value>, Error> {

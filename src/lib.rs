@@ -68,7 +68,7 @@
 //!     |
 //! pipeline                  the path of a check, in call order
 //!     |
-//! permits                   units of in-flight limits that this process holds, and limits that follow the latency
+//! in_flight                 units of in-flight limits that this process holds, and limits that follow the latency
 //!     |
 //! local                     what a process decides without Redis: leases, cached denials, fallback, overrides
 //!     |
@@ -85,7 +85,7 @@
 //! script, error, runtime    the Lua scripts; errors; time, locks, background work
 //! ```
 //!
-//! Each algorithm is one file in `src/quota/algorithm` and one file of the same name in `lua`; tests compare the two.
+//! Each algorithm is one file in `src/quota/algorithm` and one file of the same name in `lua/quota`; tests compare the two.
 
 #[cfg(feature = "admin")]
 pub mod admin;
@@ -94,11 +94,11 @@ mod connection;
 mod decision;
 mod error;
 pub mod guide;
+mod in_flight;
 mod key;
 mod limiter;
 mod local;
 mod observe;
-mod permits;
 mod pipeline;
 pub mod quota;
 mod reserve;
@@ -109,10 +109,10 @@ mod store;
 // The public API contains its `Pool`, so callers need the same version.
 pub use deadpool_redis;
 
-pub use self::decision::Grant;
-pub use self::decision::{AllDecision, Decision, Source};
-pub use self::error::Error;
-pub use self::error::redact;
+pub use self::decision::{AllDecision, Decision, Grant, Source};
+pub use self::error::{Error, redact};
+pub use self::in_flight::adaptive::Adaptive;
+pub use self::in_flight::{OnLapse, Permit, Permits};
 pub use self::key::KeyMode;
 pub use self::key::as_key::{AsKey, KeyBytes};
 pub use self::limiter::Limiter;
@@ -130,8 +130,6 @@ pub use self::observe::health::Health;
 pub use self::observe::metrics;
 pub use self::observe::observer::Observer;
 pub use self::observe::warning::{RepeatedWarning, Warning};
-pub use self::permits::adaptive::Adaptive;
-pub use self::permits::{OnLapse, Permit, Permits};
 pub use self::quota::ban::Ban;
 pub use self::quota::settlement::Settlement;
 pub use self::quota::{Quota, Rate};

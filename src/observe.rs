@@ -7,4 +7,3 @@ pub mod metrics;
 pub(crate) mod observer;
 pub(crate) mod trace;
 pub(crate) mod warning;
-pub(crate) mod warning_sink;

@@ -17,14 +17,13 @@
 mod acquire;
 mod acquire_all;
 mod admin;
-mod all;
 mod charge_used;
-mod defined_gates;
+mod components;
 mod failure;
+mod group;
 mod leasing;
 mod lifecycle;
 mod overrides;
-mod parts;
 mod reply;
 mod report;
 pub(crate) mod request;
@@ -32,7 +31,6 @@ mod reserve;
 mod send;
 mod settle;
 mod take_up_to;
-mod unheld;
 mod write;
 
 use std::sync::Arc;
@@ -40,13 +38,12 @@ use std::sync::Arc;
 use futures_util::future::{Either, join_all, join3};
 use smallvec::SmallVec;
 
-use self::all::GroupDecision;
+pub(crate) use self::components::{LimiterSettings, Pipeline};
+use self::group::GroupDecision;
 pub(crate) use self::lifecycle::READY;
 use self::overrides::Resolved;
-pub(crate) use self::parts::{Pipeline, Settings};
-pub(crate) use self::reserve::hold_of_item;
+pub(crate) use self::reserve::{UnheldCharge, hold_of_item};
 use self::send::without_waiting;
-pub(crate) use self::unheld::UnheldCharge;
 pub(crate) use self::write::charged_units;
 use crate::decision::{AllDecision, Decision};
 use crate::error::Error;
@@ -54,7 +51,7 @@ use crate::local::deny_cache::SlotSnapshot;
 use crate::observe::trace::Span;
 use crate::pipeline::request::{GateSpec, Request};
 use crate::quota::reference::holds::NewHold;
-use crate::store::{Group, Item};
+use crate::store::{Group, GroupItem};
 
 /// # One check
 impl Pipeline {
@@ -225,9 +222,9 @@ impl Pipeline {
         n: u64,
         hold: Option<&NewHold>,
     ) -> Result<(u64, AllDecision, Vec<Request<'a>>), Error> {
-        all::check_number(requests.len())?;
+        group::check_number(requests.len())?;
         let (requests, mut decisions) = self.resolve_all(self.follow_each(requests).await)?;
-        let switched = all::switched(&requests, &decisions, n);
+        let switched = group::switched(&requests, &decisions, n);
         let is_check = n == 1 && hold.is_none();
         // A group that a closed gate denies charges nothing, except units that were used already.
         let is_denied = decisions.iter().flatten().any(|decision| !decision.is_allowed());
@@ -246,7 +243,7 @@ impl Pipeline {
         let group: Vec<_> = together.iter().map(|&at| &requests[at]).collect();
         if !shadow.is_empty()
             && !group.is_empty()
-            && let Err(error) = all::Folded::new(&group, n)
+            && let Err(error) = group::Folded::new(&group, n)
         {
             // Units that were used are charged, whatever the others do.
             charge_used.await;
@@ -302,7 +299,7 @@ impl Pipeline {
         // Of a group that was granted less often than wanted, the gate that restricts it binds, as of a denied one.
         let is_full = is_allowed && !taken.is_restricted;
         let decision =
-            AllDecision { allowed: is_allowed, ..all::decision(is_full, &requests, decisions, binds) };
+            AllDecision { allowed: is_allowed, ..group::decision(is_full, &requests, decisions, binds) };
         Ok((taken.granted, decision, requests))
     }
 
@@ -335,12 +332,12 @@ impl Pipeline {
         if requests.is_empty() {
             return Ok(GroupDecision::new(n, n, Vec::new()));
         }
-        let group = all::Folded::new(requests, n)?;
+        let group = group::Folded::new(requests, n)?;
         let sent = group.sent(n);
         let deadline = self.deadline_of(requests.iter().filter_map(|request| request.deadline).min());
         let items: SmallVec<_> = match hold {
             Some(hold) => group.items.iter().map(|item| item.clone().held(hold)).collect(),
-            None if sent > 1 => group.items.iter().cloned().map(Item::of_grant).collect(),
+            None if sent > 1 => group.items.iter().cloned().map(GroupItem::of_grant).collect(),
             None => group.items.iter().cloned().collect(),
         };
         match self.take(Group { items, n: sent }, deadline).await {

@@ -25,8 +25,6 @@ mod invalid;
 mod modifiers;
 mod rate;
 pub mod reference;
-#[cfg(feature = "serde")]
-mod serde;
 pub(crate) mod settlement;
 mod window;
 

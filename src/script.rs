@@ -1,9 +1,9 @@
-//! The Lua scripts, composed from the files in `lua/` at compile time. The headers of these files document
+//! The Lua scripts, composed from the files below `lua/` at compile time. The headers of these files document
 //! KEYS, ARGV, replies and writes. [`all_scripts`](crate::quota::algorithm::all_scripts) lists the scripts.
 
 use std::sync::OnceLock;
 
-/// Reads a file in `lua/`.
+/// Reads a file below `lua/`.
 macro_rules! lua {
     ($file:expr) => {
         include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/", $file, ".lua"))
@@ -33,7 +33,7 @@ pub(crate) use allow_oom;
 /// A script for EVAL or EVALSHA. Redis identifies it by the digest of its text.
 #[derive(Debug)]
 pub struct Script {
-    /// The verb, which is the name of a file in `lua/`. If each algorithm has its own script, the algorithm
+    /// The verb, which is the name of a file below `lua/`. If each algorithm has its own script, the algorithm
     /// follows: `take:token_bucket`.
     pub name: &'static str,
     /// The Lua text.
@@ -92,15 +92,15 @@ pub(crate) use with_prelude;
 /// 1.5 times as expensive.
 #[derive(Debug)]
 pub struct Scripts {
-    /// Checks and charges keys of one quota: `lua/take.lua`, or `lua/acquire.lua`.
+    /// Checks and charges keys of one quota: `lua/take/take.lua`, or `lua/in_flight/acquire.lua`.
     pub take: Script,
-    /// Gives back units of a take: `lua/refund.lua`. `None` for in-flight limits.
+    /// Gives back units of a take: `lua/write/refund.lua`. `None` for in-flight limits.
     pub refund: Option<Script>,
-    /// Charges units without a check: `lua/penalize.lua`. `None` for in-flight limits.
+    /// Charges units without a check: `lua/write/penalize.lua`. `None` for in-flight limits.
     pub penalize: Option<Script>,
-    /// Charges units that were used, up to a bound: `lua/charge_used.lua`. `None` for in-flight limits.
+    /// Charges units that were used, up to a bound: `lua/write/charge_used.lua`. `None` for in-flight limits.
     pub charge_used: Option<Script>,
-    /// Denies all checks of a key for a time, or lifts the block: `lua/block.lua`.
+    /// Denies all checks of a key for a time, or lifts the block: `lua/write/block.lua`.
     pub block: Script,
 }
 
@@ -115,16 +115,16 @@ macro_rules! scripts {
             take: Script::bounded(
                 concat!("take:", $algorithm),
                 with_bound!(
-                    lua!($fast_path),
+                    lua!(concat!("take/", $fast_path)),
                     "local function slow_path(call, format, now, stamp)\n",
                     lua!("prelude"),
-                    $(lua!($file),)+
+                    $(lua!(concat!("quota/", $file)),)+
                     "local algorithm = ",
                     $algorithm,
                     "\n",
-                    lua!("slow_path"),
+                    lua!("take/slow_path"),
                     "end\n",
-                    lua!("take")
+                    lua!("take/take")
                 ),
             ),
             refund: Some(scripts!(@write "refund", $algorithm, allow_oom!(), $($file),+)),
@@ -139,54 +139,55 @@ macro_rules! scripts {
             concat!($verb, ":", $algorithm),
             concat!(
                 $first_line,
-                with_prelude!($(lua!($file),)+ "local algorithm = ", $algorithm, "\n", lua!($verb))
+                with_prelude!($(lua!(concat!("quota/", $file)),)+ "local algorithm = ", $algorithm, "\n", lua!(concat!("write/", $verb)))
             ),
         )
     };
 }
 pub(crate) use scripts;
 
-/// Opens, renews or ends the lease of a holder of in-flight limits: `lua/permit_lease.lua`.
+/// Opens, renews or ends the lease of a holder of in-flight limits: `lua/in_flight/permit_lease.lua`.
 pub static PERMIT_LEASE: Script =
-    Script::new("permit_lease", concat!(allow_oom!(), with_prelude!(lua!("permit_lease"))));
+    Script::new("permit_lease", concat!(allow_oom!(), with_prelude!(lua!("in_flight/permit_lease"))));
 
-/// Records and collects releases of permits that a process holds for its clients: `lua/releases.lua`.
+/// Records and collects releases of permits that a process holds for its clients: `lua/in_flight/releases.lua`.
 pub(crate) static RELEASES: Script =
-    Script::new("releases", concat!(allow_oom!(), with_prelude!(lua!("releases"))));
+    Script::new("releases", concat!(allow_oom!(), with_prelude!(lua!("in_flight/releases"))));
 
-/// Changes the adaptive limit of a key: `lua/adapt.lua`.
-pub static ADAPT: Script = Script::new("adapt", with_prelude!(lua!("adapt")));
+/// Changes the adaptive limit of a key: `lua/in_flight/adapt.lua`.
+pub static ADAPT: Script = Script::new("adapt", with_prelude!(lua!("in_flight/adapt")));
 
-/// Removes the state of keys: `lua/reset.lua`.
-pub static RESET: Script = Script::new("reset", lua!("reset"));
+/// Removes the state of keys: `lua/write/reset.lua`.
+pub static RESET: Script = Script::new("reset", lua!("write/reset"));
 
 /// Records that a process is alive, and counts the processes.
-pub(crate) static HEARTBEAT: Script = Script::new("heartbeat", with_prelude!(lua!("heartbeat")));
+pub(crate) static HEARTBEAT: Script = Script::new("heartbeat", with_prelude!(lua!("local/heartbeat")));
 
 /// Adds the figures of a process to those of the fleet.
-pub(crate) static PUBLISH: Script = Script::new("publish", with_prelude!(lua!("publish")));
+pub(crate) static PUBLISH: Script = Script::new("publish", with_prelude!(lua!("observe/publish")));
 
 /// Reads the overrides of the namespace.
-pub(crate) static OVERRIDES: Script = Script::new("overrides", with_prelude!(lua!("overrides")));
+pub(crate) static OVERRIDES: Script = Script::new("overrides", with_prelude!(lua!("local/overrides")));
 
 /// Sets or ends an override.
-pub(crate) static OVERRIDE: Script = Script::new("override", with_prelude!(lua!("override")));
+pub(crate) static OVERRIDE: Script = Script::new("override", with_prelude!(lua!("local/override")));
 
 /// Lists missing permissions. Only `health` calls it.
-pub(crate) static RIGHTS: Script = Script::new("rights", lua!("rights"));
+pub(crate) static RIGHTS: Script = Script::new("rights", lua!("observe/rights"));
 
 /// Reads the holders of an in-flight limit. Only the command line calls it.
 #[cfg(feature = "admin")]
 pub(crate) static INSPECT_HOLDERS: Script =
-    Script::new("inspect_holders", with_prelude!(lua!("inspect_holders")));
+    Script::new("inspect_holders", with_prelude!(lua!("admin/inspect_holders")));
 /// Reads the holds of a key. Only the command line calls it.
 #[cfg(feature = "admin")]
-pub(crate) static INSPECT_HOLDS: Script = Script::new("inspect_holds", with_prelude!(lua!("inspect_holds")));
+pub(crate) static INSPECT_HOLDS: Script =
+    Script::new("inspect_holds", with_prelude!(lua!("admin/inspect_holds")));
 
 /// Reads the figures of the fleet. Only operators' tools call it.
 #[cfg(feature = "admin")]
-pub(crate) static FIGURES: Script = Script::new("figures", with_prelude!(lua!("figures")));
+pub(crate) static FIGURES: Script = Script::new("figures", with_prelude!(lua!("observe/figures")));
 
 /// Reads the contents of keys. Only the command line calls it.
 #[cfg(feature = "admin")]
-pub(crate) static INSPECT: Script = Script::new("inspect", with_prelude!(lua!("inspect")));
+pub(crate) static INSPECT: Script = Script::new("inspect", with_prelude!(lua!("admin/inspect")));

@@ -17,8 +17,8 @@ pub(crate) use self::command::{
 use self::memory::MemoryStore;
 use self::redis::RedisStore;
 pub use self::stub::Stub;
-pub(crate) use self::take::{Companion, Message};
-pub(crate) use self::take::{Group, Item, MAX_WORK, Outcome};
+pub(crate) use self::take::{Companion, HolderMessage};
+pub(crate) use self::take::{Group, GroupItem, MAX_WORK, Outcome};
 pub(crate) use self::target::TargetCache;
 pub(crate) use self::target::{GateInfo, Target};
 use crate::connection::{Connection, Deadline};

@@ -166,7 +166,7 @@ async fn health_warns_about_each_missing_permission() {
     server.cli(&["ACL", "SETUSER", USER, "+info"]).unwrap();
     let health = limiter(&server, "tidegate").health().await;
     assert!(health.is_good(), "{health}");
-    let rights = include_str!("../lua/rights.lua");
+    let rights = include_str!("../lua/observe/rights.lua");
     let listed = rights.lines().filter_map(|line| line.strip_prefix("need('")?.split('\'').next());
     assert!(listed.eq(acl::CALLED));
 }

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use redis::{Connection, Value};
@@ -80,12 +80,11 @@ fn digests_are_pinned() {
     assert_eq!(digests, DIGESTS, "a script changed: review it, then pin the digests on the left");
 }
 
-/// Returns each file in `lua`, by its name without the extension.
+/// Returns each file below `lua`, by its name without the extension.
 fn files() -> Vec<(String, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
-    let mut files: Vec<(String, String)> = fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
+    let mut files: Vec<(String, String)> = paths_below(&folder)
+        .into_iter()
         .filter(|path| path.extension().is_some_and(|extension| extension == "lua"))
         .map(|path| {
             let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
@@ -94,6 +93,11 @@ fn files() -> Vec<(String, String)> {
         .collect();
     files.sort();
     files
+}
+
+fn paths_below(folder: &Path) -> Vec<PathBuf> {
+    let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    paths.flat_map(|path| if path.is_dir() { paths_below(&path) } else { vec![path] }).collect()
 }
 
 /// A give-back or a settle is right whenever it arrives.

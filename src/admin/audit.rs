@@ -2,8 +2,7 @@
 
 use redis::{Cmd, Value};
 
-use super::Inspector;
-use super::access::unexpected_reply;
+use super::{Inspector, unexpected_reply};
 use crate::error::Error;
 use crate::key::HashTag;
 

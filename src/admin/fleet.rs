@@ -6,9 +6,8 @@ use std::time::Duration;
 use futures_util::future::{join, try_join_all};
 use redis::{Cmd, Value};
 
-use super::Inspector;
-use super::access::unexpected_reply;
 use super::figures::{FigureBucket, FleetFigures, Instance};
+use super::{Inspector, unexpected_reply};
 use crate::error::Error;
 use crate::key::HashTag;
 use crate::observe::figures::{BUCKET, KEPT, MAX_GATES, MAX_INSTANCES, RECORDS_BUCKET};

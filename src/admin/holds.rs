@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::access::unexpected_reply;
+use super::unexpected_reply;
 use crate::error::Error;
 use crate::quota::algorithm::exact_number;
 use crate::quota::reference::holds::AtEnd;

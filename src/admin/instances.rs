@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 
 use redis::{Cmd, Value};
 
-use super::access::{RedisAccess, unexpected_reply};
-use super::{Inspector, Scan};
+use super::{Inspector, RedisAccess, Scan, unexpected_reply};
 use crate::error::Error;
 use crate::key::{HashTag, SHARED_LAYOUT};
 use crate::script;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::access::{RedisAccess, unexpected_reply};
+use super::{RedisAccess, unexpected_reply};
 use crate::connection::CallTarget;
 use crate::error::Error;
 use crate::key::HashTag;

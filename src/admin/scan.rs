@@ -5,8 +5,8 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 use tokio::time::Instant;
 
-use super::access::{RedisAccess, unexpected_reply};
 use super::name::{Name, NotState};
+use super::{RedisAccess, unexpected_reply};
 use crate::error::Error;
 use crate::key::HashTag;
 use crate::script;
@@ -31,12 +31,12 @@ pub struct Scan {
 pub(super) struct ScanNode {
     pub(super) hash_tag: HashTag,
     pub(super) address: (String, u16),
-    progress: Progress,
+    progress: ScanProgress,
 }
 
 /// Ends a scan that the server never ends.
 #[derive(Debug)]
-struct Progress {
+struct ScanProgress {
     cursor: u64,
     /// A cursor of an earlier call: the last at a power of two. So a cycle of any length is detected (Brent).
     earlier: u64,
@@ -129,7 +129,7 @@ impl Scan {
     }
 }
 
-impl Progress {
+impl ScanProgress {
     const fn new() -> Self {
         Self { cursor: 0, earlier: 0, calls: 0, spent: Duration::ZERO }
     }
@@ -173,7 +173,7 @@ pub(super) async fn nodes(
         connection.run(&script::INSPECT, args, access.call_target(hash_tag)).await?;
         let address = connection.node_of(hash_tag).ok_or_else(unexpected_reply)?;
         if !nodes.iter().any(|node| node.address == address) {
-            nodes.push(ScanNode { hash_tag, address, progress: Progress::new() });
+            nodes.push(ScanNode { hash_tag, address, progress: ScanProgress::new() });
         }
     }
     Ok(nodes)
@@ -199,7 +199,7 @@ mod tests {
 
     /// Returns the calls after which the scan ends with an error, and the error.
     fn calls_of(cursors: impl Iterator<Item = u64>, elapsed: Duration) -> Option<(u64, String)> {
-        let mut progress = Progress::new();
+        let mut progress = ScanProgress::new();
         for (calls, cursor) in (1..).zip(cursors) {
             if let Err(error) = progress.advance(cursor, elapsed) {
                 return Some((calls, error.to_string()));

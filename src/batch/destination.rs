@@ -6,8 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Semaphore;
 
 use super::dispatchers::{Dispatchers, Limits};
-use super::in_flight::InFlight;
 use super::queue::ShardQueue;
+use super::sent::SentBatch;
 use crate::key::HASH_TAGS;
 use crate::runtime::sharded_arc;
 use crate::store::Group;
@@ -62,7 +62,7 @@ impl Together {
 #[derive(Debug)]
 pub(super) struct Destination {
     pub(super) shards: Vec<Shard>,
-    pub(super) dispatchers: Dispatchers<InFlight>,
+    pub(super) dispatchers: Dispatchers<SentBatch>,
     turn: AtomicUsize,
 }
 

@@ -7,8 +7,8 @@ use tokio::time::Instant;
 use super::BatchInner;
 use super::destination::Destination;
 use super::dispatchers::DispatcherId;
-use super::in_flight::{Call, InFlight};
 use super::queue::{Batched, Merged};
+use super::sent::{SentBatch, SentCall};
 use crate::connection::Deadline;
 use crate::store::MAX_WORK;
 
@@ -21,7 +21,7 @@ pub(super) struct Dispatcher {
     shared: Arc<BatchInner>,
     destination: usize,
     id: DispatcherId,
-    in_flight: Arc<InFlight>,
+    in_flight: Arc<SentBatch>,
     is_on_reaper: bool,
     has_ended: bool,
 }
@@ -31,7 +31,7 @@ impl Dispatcher {
         shared: Arc<BatchInner>,
         destination: usize,
         id: DispatcherId,
-        in_flight: Arc<InFlight>,
+        in_flight: Arc<SentBatch>,
     ) -> Self {
         Self { shared, destination, id, in_flight, is_on_reaper: false, has_ended: false }
     }
@@ -52,7 +52,7 @@ impl Dispatcher {
 
     /// Returns the next call: of the batch that the dispatcher already has, if it began on a runtime that
     /// ended, or of a new one.
-    fn next(&mut self) -> Option<Call> {
+    fn next(&mut self) -> Option<SentCall> {
         let in_flight = self.in_flight.clone();
         let mut batch = in_flight.batch();
         batch.retain_mut(Merged::is_waited_for);
@@ -68,7 +68,7 @@ impl Dispatcher {
         let deadline = Deadline { at, after: shared.longest };
         let began_us = shared.reaper.micros(began);
         let reply = Box::pin(async move { shared.call(&groups, checks, deadline).await });
-        Some(Call { reply, began_us })
+        Some(SentCall { reply, began_us })
     }
 
     /// Takes the next batch. Returns `None` if nothing is enqueued: the dispatcher has ended then.

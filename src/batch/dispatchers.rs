@@ -31,11 +31,11 @@ pub(super) struct Dispatchers<F> {
     /// enqueuing, without a lock that all threads would share.
     counted: AtomicUsize,
     began_us: AtomicU64,
-    running: Mutex<Running<F>>,
+    running: Mutex<RunningDispatcher<F>>,
 }
 
 #[derive(Debug)]
-struct Running<F> {
+struct RunningDispatcher<F> {
     /// The ids of the dispatchers that count, and when each began its last call.
     counted: Vec<(DispatcherId, u64)>,
     so_far: u64,
@@ -53,7 +53,7 @@ impl<F: Default> Dispatchers<F> {
             direct_sends: AtomicUsize::default(),
             counted: AtomicUsize::default(),
             began_us: AtomicU64::default(),
-            running: Mutex::new(Running { counted: Vec::new(), so_far: 0, in_flight: Vec::new() }),
+            running: Mutex::new(RunningDispatcher { counted: Vec::new(), so_far: 0, in_flight: Vec::new() }),
         }
     }
 
@@ -150,13 +150,13 @@ impl<F: Default> Dispatchers<F> {
         self.lock().in_flight.retain(|other| !Arc::ptr_eq(other, in_flight));
     }
 
-    fn publish(&self, running: &Running<F>) {
+    fn publish(&self, running: &RunningDispatcher<F>) {
         let last = running.counted.iter().map(|(_, began_us)| *began_us).max();
         self.began_us.store(last.unwrap_or_default(), Ordering::Relaxed);
         self.counted.store(running.counted.len(), Ordering::Relaxed);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Running<F>> {
+    fn lock(&self) -> MutexGuard<'_, RunningDispatcher<F>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -6,16 +6,16 @@ use smallvec::{SmallVec, smallvec};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::{Reply, Share};
+use super::{CheckReply, Share};
 use crate::connection::Deadline;
 use crate::error::Error;
 use crate::key::keyed_hash::{IdentityHasher, KeyedHash};
-use crate::store::{Companion, Group, Item, MAX_WORK, Outcome};
+use crate::store::{Companion, Group, GroupItem, MAX_WORK, Outcome};
 
 /// A caller that waits.
 #[derive(Debug)]
 pub(super) struct Caller {
-    pub(super) answer: oneshot::Sender<Reply>,
+    pub(super) answer: oneshot::Sender<CheckReply>,
     pub(super) deadline: Deadline,
 }
 
@@ -130,7 +130,7 @@ impl ShardQueue {
 
     /// See [`Merged::expire`]. An entry whose callers are all gone keeps room for one until it is
     /// popped, so that the queue stays bounded.
-    pub(super) fn expire(&mut self, now: Instant, late: impl Fn(Deadline) -> Reply) -> Option<Instant> {
+    pub(super) fn expire(&mut self, now: Instant, late: impl Fn(Deadline) -> CheckReply) -> Option<Instant> {
         let Self { merged, waiting, occupied, .. } = self;
         let next = |merged: &mut Merged| {
             let before = merged.callers.len();
@@ -161,7 +161,7 @@ impl Merged {
     }
 
     /// Notifies and removes callers whose deadline has passed. Returns the next deadline.
-    pub(super) fn expire(&mut self, now: Instant, late: impl Fn(Deadline) -> Reply) -> Option<Instant> {
+    pub(super) fn expire(&mut self, now: Instant, late: impl Fn(Deadline) -> CheckReply) -> Option<Instant> {
         // Callers that wait keep their order. In place, since this runs under the lock of the shard.
         let mut waiting = 0;
         for index in 0..self.callers.len() {
@@ -192,7 +192,7 @@ impl Merged {
 /// Returns `None` for checks that are never merged: a take of several units at once, an acquire, a
 /// reservation, and gates that count denied checks, since their decisions depend on the checks before.
 pub(super) fn keyed_hash(group: &Group) -> Option<KeyedHash> {
-    let merges = |item: &Item| {
+    let merges = |item: &GroupItem| {
         matches!(item.companion.as_deref(), None | Some(Companion::Holds(None) | Companion::Ban { .. }))
             && !item.target.gate.quota.kind().counts_denied()
     };
@@ -226,7 +226,7 @@ mod tests {
     use crate::key::{KeyMode, Keyspace};
     use crate::quota::reference::holds::NewHold;
     use crate::quota::{Quota, Rate};
-    use crate::store::{GateInfo, Item, Target};
+    use crate::store::{GateInfo, GroupItem, Target};
 
     const MINUTE: std::time::Duration = std::time::Duration::from_secs(60);
 
@@ -241,7 +241,7 @@ mod tests {
             counters: None,
         });
         let target = Target::new(&gate, key.as_bytes(), None);
-        Group::of_one(Item::new(target, 1))
+        Group::of_one(GroupItem::new(target, 1))
     }
 
     fn caller() -> (Caller, oneshot::Receiver<Result<Share, Error>>) {
@@ -253,7 +253,7 @@ mod tests {
         Quota::fixed_window(5, MINUTE)
     }
 
-    fn enqueue(queue: &mut ShardQueue, hashes: &KeyedHasher, key: &str) -> oneshot::Receiver<Reply> {
+    fn enqueue(queue: &mut ShardQueue, hashes: &KeyedHasher, key: &str) -> oneshot::Receiver<CheckReply> {
         let ((caller, answered), mut group) = (caller(), group(five(), key));
         group.items[0].target.keyed_hash = hashes.of(key);
         let keyed_hash = keyed_hash(&group);
@@ -286,7 +286,7 @@ mod tests {
         }
         let late = |deadline: Deadline| Err(Error::timeout("an answer", deadline.after));
         let at = |seconds| now + Duration::from_secs(seconds);
-        let answered = |waiting: &mut Vec<oneshot::Receiver<Reply>>| -> Vec<bool> {
+        let answered = |waiting: &mut Vec<oneshot::Receiver<CheckReply>>| -> Vec<bool> {
             waiting.iter_mut().map(|answer| answer.try_recv().is_ok()).collect()
         };
         assert_eq!(queue.expire(now, late), Some(at(1)));

@@ -23,7 +23,7 @@ use super::destination::Shard;
 use super::dispatcher::Dispatcher;
 use super::dispatchers::Lateness;
 use super::reaper::Thread;
-use super::{BatchInner, Reply, Taking};
+use super::{BatchInner, CheckReply, Taking};
 use crate::connection::Deadline;
 use crate::error::{Error, QUEUE_ROOM};
 
@@ -47,7 +47,7 @@ pub(super) fn full(deadline: Deadline) -> Error {
 /// there is no reaper.
 pub(super) fn in_time(
     shared: &Arc<BatchInner>,
-    answered: oneshot::Receiver<Reply>,
+    answered: oneshot::Receiver<CheckReply>,
     due_us: u64,
     deadline: Deadline,
 ) -> Taking<'_> {

@@ -37,7 +37,7 @@ use self::map::{Map, Member};
 use super::address;
 use super::connect::Login;
 use super::link::{Deadline, NODE};
-use super::node::{Exchanged, Live, Request};
+use super::node::{Exchanged, Live, NodeRequest};
 use super::retry::{REDIRECT_PAUSES, RetryBudget};
 use crate::error::Error;
 use crate::key::{HASH_TAGS, HashTag};
@@ -86,7 +86,7 @@ impl Cluster {
     /// redirect (`MOVED`, `ASK`) means that the node did nothing, so any redirected command can be sent again.
     pub(super) async fn send(
         &self,
-        request: &Request<'_>,
+        request: &NodeRequest<'_>,
         hash_tag: Option<HashTag>,
         deadline: Deadline,
         retries: &mut RetryBudget,

@@ -20,7 +20,7 @@ pub(super) struct Node {
 }
 
 /// A command, made anew for each connection on which it is sent.
-pub(super) struct Request<'a> {
+pub(super) struct NodeRequest<'a> {
     /// Makes the command of a request that the server refuses from this time on, in µs since 1970. `None` if the
     /// server's time is not known.
     pub(super) command: &'a (dyn Fn(Option<u64>) -> Cmd + Sync),
@@ -28,7 +28,7 @@ pub(super) struct Request<'a> {
     pub(super) is_bounded: bool,
 }
 
-impl<'a> Request<'a> {
+impl<'a> NodeRequest<'a> {
     /// Makes a request without a bound.
     pub(super) const fn of(command: &'a (dyn Fn(Option<u64>) -> Cmd + Sync)) -> Self {
         Self { command, is_bounded: false }
@@ -86,7 +86,7 @@ impl Node {
     pub(super) async fn exchange(
         &self,
         Live { attempt, mut link }: Live,
-        request: &Request<'_>,
+        request: &NodeRequest<'_>,
         is_asking: bool,
         deadline: Deadline,
     ) -> Exchanged {

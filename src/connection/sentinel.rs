@@ -25,7 +25,7 @@ pub(crate) struct Sentinels {
     template: ConnectionInfo,
 }
 
-type Address = (String, u16);
+type SentinelAddress = (String, u16);
 
 /// The step of an attempt that failed.
 enum Failed {
@@ -81,7 +81,7 @@ impl Sentinels {
     async fn connect_by(
         &self,
         sentinel: &ConnectionInfo,
-        tried: &Mutex<Vec<Address>>,
+        tried: &Mutex<Vec<SentinelAddress>>,
         login: &Login,
     ) -> Result<Option<MultiplexedConnection>, Failed> {
         let named = self.query(sentinel).await.map_err(Failed::Sentinel)?;
@@ -96,7 +96,7 @@ impl Sentinels {
     }
 
     /// Queries one sentinel for the address of the primary.
-    async fn query(&self, sentinel: &ConnectionInfo) -> Result<Address, Error> {
+    async fn query(&self, sentinel: &ConnectionInfo) -> Result<SentinelAddress, Error> {
         let reply = tokio::time::timeout(STEP, async {
             let mut connection = connect_to(sentinel.clone()).await?;
             let mut command = redis::cmd("SENTINEL");
@@ -125,7 +125,11 @@ impl Sentinels {
     }
 
     /// Connects to a server and queries its role.
-    async fn primary(&self, (host, port): &Address, login: &Login) -> Result<MultiplexedConnection, Error> {
+    async fn primary(
+        &self,
+        (host, port): &SentinelAddress,
+        login: &Login,
+    ) -> Result<MultiplexedConnection, Error> {
         let (host, port) = (host.clone(), *port);
         let at = format!("{host}:{port}");
         let info = login.apply(with_address(&self.template, host, port)).await?;

@@ -12,12 +12,12 @@ use futures_util::future::BoxFuture;
 
 use crate::decision::{AllDecision, Decision};
 use crate::error::Error;
+use crate::in_flight::adaptive::Adaptive;
+use crate::in_flight::{OnLapse, Permit, Permits};
 use crate::key::as_key::AsKey;
 use crate::limiter::Limiter;
 use crate::limiter::check::Check;
 use crate::limiter::gate::Gate;
-use crate::permits::adaptive::Adaptive;
-use crate::permits::{OnLapse, Permit, Permits};
 
 /// # Permits of an in-flight limit
 impl Gate {

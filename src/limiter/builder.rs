@@ -1,15 +1,15 @@
 //! Opening a limiter, with its settings.
 
-mod connecting;
 mod connection;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::connecting::Connecting;
+use self::connection::Connecting;
 use crate::batch::{Batch, Together};
 use crate::connection::Connection;
 use crate::error::Error;
+use crate::in_flight::check_ttl;
 use crate::key::reservation_secret::Secrets;
 use crate::key::{KeyMode, Keyspace};
 use crate::limiter::Limiter;
@@ -17,10 +17,9 @@ use crate::local::deny_cache::DenyCache;
 use crate::local::fallback::OnFailure;
 use crate::observe::observer::{Observer, PanicGuard};
 use crate::observe::trace;
-use crate::observe::warning_sink::WarningSink;
-use crate::permits::check_ttl;
+use crate::observe::warning::WarningSink;
 use crate::pipeline::request::check_deadline;
-use crate::pipeline::{Pipeline, Settings};
+use crate::pipeline::{LimiterSettings, Pipeline};
 use crate::quota::MAX_INSTANCES;
 use crate::runtime::background::Background;
 use crate::runtime::clock::{Clock, ManualClock};
@@ -408,7 +407,7 @@ impl Builder {
             Backend::Memory => Store::memory(self.clock.clone(), self.max_keys),
             Backend::Stub(stub) => Store::Stub(stub),
         };
-        let settings = Settings {
+        let settings = LimiterSettings {
             background,
             keyspace,
             deadline: self.deadline,

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use crate::decision::Decision;
 use crate::error::Error;
+use crate::in_flight::OnLapse;
 use crate::key::as_key::AsKey;
 use crate::limiter::check::Check;
 use crate::limiter::reservation::Reservation;
 use crate::local::fallback::OnFailure;
 use crate::local::lease::{Lease, LeaseStats};
-use crate::permits::OnLapse;
 use crate::pipeline::Pipeline;
 use crate::pipeline::request::{GateSpec, Request};
 use crate::quota::Quota;

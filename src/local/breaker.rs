@@ -18,7 +18,7 @@ use crate::connection::Deadline;
 use crate::error::Error;
 use crate::key::HashTag;
 use crate::observe::observer::Observer;
-use crate::observe::warning_sink::WarningSink;
+use crate::observe::warning::WarningSink;
 use crate::runtime::background::{Background, Job, JobSlot};
 use crate::runtime::sync::{Mutex, lock};
 use crate::store::{Group, Store};
@@ -51,7 +51,7 @@ struct Probe {
 }
 
 /// The settings of a breaker.
-pub(crate) struct Settings {
+pub(crate) struct BreakerSettings {
     pub(crate) store: Arc<Store>,
     /// One for each circuit, in the order of the hash tags.
     pub(crate) probes: Vec<Group>,
@@ -66,8 +66,8 @@ pub(crate) struct Settings {
 }
 
 impl Breaker {
-    pub(crate) fn new(settings: Settings) -> Self {
-        let Settings { store, probes, deadline, observer, warnings, policy, background, is_enabled } =
+    pub(crate) fn new(settings: BreakerSettings) -> Self {
+        let BreakerSettings { store, probes, deadline, observer, warnings, policy, background, is_enabled } =
             settings;
         let circuits = Circuits::new(probes.len());
         let availability = Availability::new(store.clone(), warnings, policy, probes.len());

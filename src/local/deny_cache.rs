@@ -16,18 +16,18 @@ use crate::batch::Share;
 use crate::quota::Quota;
 use crate::quota::reference::{Answer, Before, Taken};
 use crate::runtime::clock::Clock;
-use crate::store::{Item, Target, Written};
+use crate::store::{GroupItem, Target, Written};
 
 const MAX_KEYS: usize = 65_536;
 
 pub(crate) struct DenyCache {
     clock: Clock,
     cap_us: u64,
-    denials: Denials<Denial>,
+    denials: Denials<CachedDenial>,
 }
 
 #[derive(Clone)]
-struct Denial {
+struct CachedDenial {
     quota: Quota,
     cost: u64,
     max_delay_us: Option<u64>,
@@ -45,12 +45,12 @@ impl DenyCache {
     }
 
     /// Called before a check is sent.
-    pub(crate) fn snapshot(&self, item: &Item) -> SlotSnapshot {
+    pub(crate) fn snapshot(&self, item: &GroupItem) -> SlotSnapshot {
         self.denials.snapshot(&item.target, can_others_pass(item))
     }
 
     /// Returns the answer to a check that is still denied, and the server's time by now.
-    pub(crate) fn find(&self, item: &Item) -> Option<(Answer, u64)> {
+    pub(crate) fn find(&self, item: &GroupItem) -> Option<(Answer, u64)> {
         let until_us = self.denials.until_us(&item.target);
         // Reads no clock in the common case.
         if until_us == 0 {
@@ -74,7 +74,7 @@ impl DenyCache {
     }
 
     /// Caches a denial: from when its check was sent until it could pass, at most for the cap.
-    pub(crate) fn remember(&self, snapshot: SlotSnapshot, item: Item, share: &Share) {
+    pub(crate) fn remember(&self, snapshot: SlotSnapshot, item: GroupItem, share: &Share) {
         let quota = item.target.gate.quota;
         if share.outcome.before.is_empty() || quota.kind().counts_denied() {
             return;
@@ -85,7 +85,7 @@ impl DenyCache {
             return;
         }
         let raw = quota.kind().algorithm().after(before.raw, k * item.cost, now);
-        let mut denial = Denial {
+        let mut denial = CachedDenial {
             quota,
             cost: item.cost,
             max_delay_us: item.max_delay_us,
@@ -126,13 +126,13 @@ impl DenyCache {
 
 /// Returns whether another check of the key under the same quota can be admitted while this one is denied: a cheaper
 /// or a more patient one.
-fn can_others_pass(item: &Item) -> bool {
+fn can_others_pass(item: &GroupItem) -> bool {
     item.cost > 1 || item.max_delay_us.is_some()
 }
 
-impl Denial {
+impl CachedDenial {
     /// Returns whether this denial also denies `item`: it wants no fewer units and accepts no longer delay.
-    fn denies(&self, item: &Item) -> bool {
+    fn denies(&self, item: &GroupItem) -> bool {
         let accepts = |delay: Option<u64>| delay.unwrap_or(u64::MAX);
         let wants_no_less = match self.quota.kind().predicts() {
             true => item.cost >= self.cost,
@@ -157,7 +157,7 @@ impl Denial {
     }
 
     /// Returns the answer to `item` at the server's time `now`.
-    fn answer(&self, item: &Item, now: u64) -> Answer {
+    fn answer(&self, item: &GroupItem, now: u64) -> Answer {
         let raw = self.quota.kind().algorithm().later(self.state.raw, self.server_now_us, now);
         let taken = Taken {
             quota: &self.quota,

@@ -5,8 +5,6 @@
 
 mod heartbeat;
 mod last_known;
-mod on_failure;
-mod publisher;
 mod reconcile;
 mod table;
 
@@ -17,29 +15,26 @@ use smallvec::SmallVec;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-pub(crate) use self::heartbeat::Instances;
+pub(crate) use self::heartbeat::{Instances, Publisher};
 use self::last_known::LastKnown;
-pub use self::on_failure::OnFailure;
-pub(crate) use self::publisher::Publisher;
 pub(crate) use self::table::ReconcileStamp;
-use self::table::{LocalTable, Part};
+use self::table::{LimitPart, LocalTable};
 use super::breaker::Breaker;
 use crate::connection::Deadline;
 use crate::decision::Decision;
 use crate::observe::observer::Observer;
-use crate::observe::warning::RepeatedWarning;
-use crate::observe::warning_sink::WarningSink;
+use crate::observe::warning::{RepeatedWarning, WarningSink};
 use crate::quota::Quota;
 use crate::quota::reference::{Answer, Before, Record};
 use crate::runtime::background::{Background, JobSlot};
 use crate::runtime::clock::Clock;
-use crate::store::{Item, Store, Target, Write};
+use crate::store::{GroupItem, Store, Target, Write};
 
 #[derive(Clone)]
 pub(crate) struct Fallback(Arc<FallbackInner>);
 
 /// The settings of a fallback.
-pub(crate) struct Settings {
+pub(crate) struct FallbackSettings {
     pub(crate) store: Arc<Store>,
     pub(crate) breaker: Arc<Breaker>,
     pub(crate) clock: Clock,
@@ -54,8 +49,8 @@ pub(crate) struct Settings {
 }
 
 impl Fallback {
-    pub(crate) fn new(settings: Settings) -> Self {
-        let Settings {
+    pub(crate) fn new(settings: FallbackSettings) -> Self {
+        let FallbackSettings {
             store,
             breaker,
             clock,
@@ -121,10 +116,11 @@ impl Fallback {
     }
 
     /// Decides `n` times a group within this process's shares, all or nothing.
-    pub(crate) fn take(&self, items: &[Item], n: u64) -> LocalOutcome {
+    pub(crate) fn take(&self, items: &[GroupItem], n: u64) -> LocalOutcome {
         let shared = &self.0;
         let instances = shared.instances.known();
-        let parts: SmallVec<[Part<'_>; 1]> = items.iter().map(|item| Part::new(item, instances)).collect();
+        let parts: SmallVec<[LimitPart<'_>; 1]> =
+            items.iter().map(|item| LimitPart::new(item, instances)).collect();
         // Such a group is denied, so it charges nothing and only computes the wait.
         let n = if parts.iter().any(|part| part.is_above_share) { 0 } else { n };
         let now_us = shared.clock.now_us();
@@ -135,7 +131,7 @@ impl Fallback {
             reconcile::ensure_running(shared);
         }
         let answer =
-            |(at, part): (usize, &Part<'_>)| (part.answer(n, at, &outcome), part.stamp_us(at, &outcome));
+            |(at, part): (usize, &LimitPart<'_>)| (part.answer(n, at, &outcome), part.stamp_us(at, &outcome));
         let answers = parts.iter().enumerate().map(answer).collect();
         LocalOutcome { granted, answers, now_us }
     }
@@ -213,6 +209,47 @@ impl FallbackInner {
             let give_back = Write::Refund { units: excess, stamp_us: store_stamp_us };
             // A lost refund admits too few.
             let _ = self.store.write(target, give_back, Deadline::new(self.deadline)).await;
+        }
+    }
+}
+
+// The failure policy.
+
+/// The failure policy: the result of a check that Redis does not answer in time.
+///
+/// Default: [`OnFailure::Local`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum OnFailure {
+    /// This process decides alone, within its share of the quota. Of I [instances](crate::Builder::instances), each
+    /// has an I-th of the capacity and of the rate, or an I-th of the window's limit, rounded up.
+    /// [`source`](crate::Decision::source) is `local`.
+    ///
+    /// It starts from the last known state. Afterwards it reconciles: it sends the units that it admitted to
+    /// Redis, which charges them. So a fleet admits at most I shares more than the quota for each outage:
+    /// about one limit.
+    ///
+    /// A cost above the share is denied, since only Redis can admit it. Its
+    /// [`retry_after`](crate::Decision::retry_after) is when the whole quota would have room for it if every
+    /// process had used as large a part of its share, and at least one second: Redis is probed that often.
+    #[default]
+    Local,
+    /// Returns the error. The caller decides.
+    Error,
+    /// Admits the check; [`source`](crate::Decision::source) is `open`.
+    Open,
+    /// Denies the check, with a retry time of one second; `source` is `closed`.
+    Closed,
+}
+
+impl OnFailure {
+    /// Returns the decisions of the policy, for warnings. The name is that of rule files and of the service.
+    pub(crate) const fn in_words(self) -> &'static str {
+        match self {
+            Self::Local => "each process decides within its own share of the limits (on_failure: local)",
+            Self::Error => "checks return this error (on_failure: error)",
+            Self::Open => "all checks are admitted (on_failure: open)",
+            Self::Closed => "all checks are denied (on_failure: closed)",
         }
     }
 }

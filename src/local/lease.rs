@@ -15,19 +15,19 @@
 
 mod blocks;
 mod demand;
-mod entry;
+mod leased_gate;
+mod leased_key;
 mod leases;
 mod ledger;
 mod packed_key;
 mod queue;
 mod settings;
-mod shared;
 mod slot;
 mod table;
 mod worker;
 
+pub(crate) use self::leases::LeaseRegistry;
 pub(crate) use self::leases::Leases;
-pub(crate) use self::leases::Registry;
 pub use self::settings::Lease;
 pub use self::settings::LeaseStats;
 pub(crate) use self::worker::Upstream;

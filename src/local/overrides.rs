@@ -2,7 +2,6 @@
 //! them. Each process reads them twice a second and decides by the last reading, so that no check waits for
 //! it. A process without checks for ten seconds does not read; its next check waits for a reading.
 
-mod kinds;
 mod known;
 mod snapshot;
 mod text;
@@ -13,16 +12,15 @@ use std::time::Duration;
 use tokio::sync::{Mutex, Notify};
 use tokio::time::{Instant, timeout_at};
 
-pub use self::kinds::{Override, Switch};
-use self::known::{Known, OverrideCounts};
+use self::known::{KnownOverrides, OverrideCounts};
 use self::snapshot::Snapshot;
 use self::text::OverrideEntry;
+pub use self::text::{Override, Switch};
 use crate::connection::Deadline;
 use crate::error::Error;
 use crate::local::breaker::Breaker;
 use crate::observe::observer::Observer;
-use crate::observe::warning::RepeatedWarning;
-use crate::observe::warning_sink::WarningSink;
+use crate::observe::warning::{RepeatedWarning, WarningSink};
 use crate::quota::Quota;
 use crate::runtime::background::{Background, Job, JobSlot};
 use crate::runtime::clock::Clock;
@@ -63,7 +61,7 @@ struct OverridesInner {
     /// Their key in the store.
     key: String,
     /// The last reading.
-    snapshot: Snapshot<Known>,
+    snapshot: Snapshot<KnownOverrides>,
     /// Serializes readings, so that an older one does not replace a newer one. Holds the counts reported
     /// last.
     reading: Mutex<OverrideCounts>,
@@ -77,7 +75,7 @@ struct OverridesInner {
 }
 
 /// What they are made with.
-pub(crate) struct Settings {
+pub(crate) struct OverrideSettings {
     pub(crate) store: Arc<Store>,
     pub(crate) breaker: Option<Arc<Breaker>>,
     pub(crate) clock: Clock,
@@ -91,8 +89,8 @@ pub(crate) struct Settings {
 }
 
 impl Overrides {
-    pub(crate) fn new(settings: Settings) -> Self {
-        let Settings {
+    pub(crate) fn new(settings: OverrideSettings) -> Self {
+        let OverrideSettings {
             store,
             breaker,
             clock,
@@ -258,7 +256,8 @@ impl OverridesInner {
             });
         }
         let now_us = self.clock.local_us();
-        let new = (standing.changed != known.changed()).then(|| Arc::new(Known::of(&standing, now_us)));
+        let new =
+            (standing.changed != known.changed()).then(|| Arc::new(KnownOverrides::of(&standing, now_us)));
         let counts = new.as_ref().unwrap_or(&known).counts(now_us);
         self.snapshot.apply(new, counts != OverrideCounts::default());
         if let Some(observer) = self.observer.as_ref().filter(|_| counts != *reported) {

@@ -58,7 +58,7 @@ impl SettleCall {
 pub(crate) struct SettleQueue(Arc<SettleQueueInner>);
 
 /// The settings of a queue.
-pub(crate) struct Settings {
+pub(crate) struct SettleQueueSettings {
     pub(crate) store: Arc<Store>,
     pub(crate) breaker: Arc<Breaker>,
     pub(crate) deadline: Duration,
@@ -67,7 +67,7 @@ pub(crate) struct Settings {
 }
 
 struct SettleQueueInner {
-    settings: Settings,
+    settings: SettleQueueSettings,
     /// Set before the last calls are sent. Later ones are rejected.
     is_ended: AtomicBool,
     waiting: Mutex<QueuedSettles>,
@@ -126,7 +126,7 @@ struct QueuedSettle {
 }
 
 impl SettleQueue {
-    pub(crate) fn new(settings: Settings) -> Self {
+    pub(crate) fn new(settings: SettleQueueSettings) -> Self {
         let (waiting, settling) = (Mutex::default(), JobSlot::default());
         Self(Arc::new(SettleQueueInner { settings, is_ended: AtomicBool::new(false), waiting, settling }))
     }

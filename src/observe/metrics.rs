@@ -33,20 +33,20 @@
 
 mod gates;
 pub mod names;
-mod register;
 
 use std::fmt;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use metrics::{Counter, Gauge, Histogram, Recorder};
+use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
 
 use self::gates::Gates;
-use self::register::Register;
+use self::names::{Metric, MetricKind};
 use crate::decision::Decision;
 use crate::error::Error;
 use crate::observe::observer::Observer;
-use crate::observe::warning::{self, Warning};
+use crate::observe::warning;
+use crate::observe::warning::Warning;
 use crate::quota::settlement::Settlement;
 use crate::runtime::clock::Clock;
 
@@ -293,4 +293,59 @@ impl std::fmt::Debug for Metrics {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Metrics").finish_non_exhaustive()
     }
+}
+
+// Registers metrics with the program's recorder, or with a given one.
+
+struct Register(Option<Box<dyn Recorder + Send + Sync>>);
+
+const METADATA: Metadata<'_> = Metadata::new("tidegate", Level::INFO, Some(module_path!()));
+
+impl Register {
+    /// Uses the program's recorder.
+    const fn global() -> Self {
+        Self(None)
+    }
+
+    fn of(recorder: impl Recorder + Send + Sync + 'static) -> Self {
+        Self(Some(Box::new(recorder)))
+    }
+
+    fn describe_all(&self) {
+        for Metric { name, unit, kind, description, .. } in names::ALL {
+            self.with(|recorder| {
+                let describe = match kind {
+                    MetricKind::Counter => Recorder::describe_counter,
+                    MetricKind::Gauge => Recorder::describe_gauge,
+                    MetricKind::Histogram => Recorder::describe_histogram,
+                };
+                describe(recorder, (*name).into(), Some(*unit), (*description).into());
+            });
+        }
+    }
+
+    fn counter(&self, metric: &Metric, labels: &[(&'static str, &str)]) -> Counter {
+        self.with(|recorder| recorder.register_counter(&key(metric, labels), &METADATA))
+    }
+
+    fn gauge(&self, metric: &Metric, labels: &[(&'static str, &str)]) -> Gauge {
+        self.with(|recorder| recorder.register_gauge(&key(metric, labels), &METADATA))
+    }
+
+    fn histogram(&self, metric: &Metric) -> Histogram {
+        self.with(|recorder| recorder.register_histogram(&key(metric, &[]), &METADATA))
+    }
+
+    fn with<T>(&self, register: impl FnOnce(&dyn Recorder) -> T) -> T {
+        match &self.0 {
+            Some(recorder) => register(&**recorder),
+            None => metrics::with_recorder(register),
+        }
+    }
+}
+
+fn key(metric: &Metric, labels: &[(&'static str, &str)]) -> Key {
+    debug_assert!(labels.iter().map(|(name, _)| name).eq(metric.labels), "{}", metric.name);
+    let labels = labels.iter().map(|(name, value)| Label::new(*name, (*value).to_owned()));
+    Key::from_parts(metric.name, labels.collect::<Vec<_>>())
 }

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 
+use super::components::Pipeline;
 use super::overrides::Resolved;
-use super::parts::Pipeline;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
+use crate::in_flight::{AcquireAnswer, AcquireTerms, AdaptiveTerms, Permit, TimeLimits, UnitsGuard};
 use crate::local::fallback::OnFailure;
 use crate::local::overrides::Switch;
 use crate::observe::trace::Span;
-use crate::permits::{AdaptiveTerms, Answer, HeldUnits, Permit, Terms, TimeLimits};
 use crate::pipeline::request::{GateSpec, Request, check_cost};
 use crate::store::Target;
 
@@ -22,7 +22,7 @@ use crate::store::Target;
 const OVERRIDES_READ: Duration = Duration::from_millis(500);
 
 /// A decision, and the units that an admission holds. Some admissions hold none.
-pub(super) type Held = (Decision, Option<HeldUnits>);
+pub(super) type Held = (Decision, Option<UnitsGuard>);
 
 impl Pipeline {
     /// Acquires units, and waits for them for at most `max_wait`.
@@ -118,15 +118,15 @@ impl Pipeline {
     fn decide_without_room(&self, request: &Request<'_>, error: Error) -> Result<Held, Error> {
         let answer = match request.gate.on_failure {
             policy @ (OnFailure::Open | OnFailure::Closed) => {
-                Answer::Undecided { policy, error, grant: None, remaining: 0, retry_us: 0 }
+                AcquireAnswer::Undecided { policy, error, grant: None, remaining: 0, retry_us: 0 }
             }
-            _ => Answer::Failed(error),
+            _ => AcquireAnswer::Failed(error),
         };
         self.conclude_acquire(request, answer, None)
     }
 
     /// Returns the key and the terms of an acquire.
-    pub(super) fn terms(&self, request: &Request<'_>) -> Result<(Target, Terms), Error> {
+    pub(super) fn terms(&self, request: &Request<'_>) -> Result<(Target, AcquireTerms), Error> {
         self.ensure_open()?;
         let target = request.target()?;
         let on_failure = match self.store.fixed_decision() {
@@ -137,7 +137,7 @@ impl Pipeline {
             }
             None => request.gate.on_failure,
         };
-        let terms = Terms::new(&target.gate, request.cost, on_failure, request.gate.on_lapse);
+        let terms = AcquireTerms::new(&target.gate, request.cost, on_failure, request.gate.on_lapse);
         let Some(mut terms) = terms else {
             return Err(Error::config("only an in-flight limit has permits: call `check` on this gate"));
         };
@@ -186,12 +186,12 @@ impl Pipeline {
     fn conclude_acquire(
         &self,
         request: &Request<'_>,
-        answer: Answer,
-        held: Option<HeldUnits>,
+        answer: AcquireAnswer,
+        held: Option<UnitsGuard>,
     ) -> Result<Held, Error> {
         let info = request.gate.info()?;
         let decision = match answer {
-            Answer::Decided { gate, share, retry_us, .. } => {
+            AcquireAnswer::Decided { gate, share, retry_us, .. } => {
                 let mut decision = self.decision(&gate, (request.cost, None), 0, &share);
                 decision.allowed = held.is_some();
                 if !decision.allowed {
@@ -201,7 +201,7 @@ impl Pipeline {
                 }
                 decision
             }
-            Answer::Undecided { policy, error, remaining, retry_us, .. } => {
+            AcquireAnswer::Undecided { policy, error, remaining, retry_us, .. } => {
                 self.notify_failed(info, || request.with_context(error));
                 match policy {
                     OnFailure::Local => self.local_decision(request, held.is_some(), remaining, retry_us)?,
@@ -209,7 +209,7 @@ impl Pipeline {
                     _ => request.fixed_decision(false, Source::Closed)?,
                 }
             }
-            Answer::Failed(error) => {
+            AcquireAnswer::Failed(error) => {
                 let error = request.with_context(error);
                 self.notify_failed(info, || error.clone());
                 return Err(error);

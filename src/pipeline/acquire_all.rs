@@ -10,14 +10,15 @@ use futures_util::future::join_all;
 use tokio::sync::oneshot;
 
 use super::acquire::Held;
-use super::all::{self, Folded, GroupDecision};
-use super::parts::Pipeline;
+use super::components::Pipeline;
+use super::group;
+use super::group::{Folded, GroupDecision};
 use crate::connection::Deadline;
 use crate::decision::{AllDecision, Decision, Source};
 use crate::error::Error;
+use crate::in_flight::{AcquireTerms, GroupAcquire, GroupAnswer, Permit, Permits, Polls, UnitsGuard};
 use crate::local::fallback::OnFailure;
 use crate::observe::trace::Span;
-use crate::permits::{GroupAcquire, GroupAnswer, HeldUnits, Permit, Permits, Polls, Terms};
 use crate::pipeline::request::Request;
 use crate::store::{Group, Target};
 
@@ -25,7 +26,7 @@ use crate::store::{Group, Target};
 struct GroupTaken {
     is_allowed: bool,
     decisions: Vec<Decision>,
-    held: Vec<(usize, HeldUnits)>,
+    held: Vec<(usize, UnitsGuard)>,
 }
 
 /// Returns an error for gates that cannot be together with an in-flight limit. The script of such groups counts no denials
@@ -53,7 +54,7 @@ impl Pipeline {
         requests: Vec<Request<'static>>,
         max_wait: Duration,
     ) -> Result<(AllDecision, Option<Permits>), Error> {
-        all::check_number(requests.len())?;
+        group::check_number(requests.len())?;
         check_together(&requests)?;
         let span = Span::of_all(requests.len());
         let waited = self.stopwatch();
@@ -96,7 +97,7 @@ impl Pipeline {
     ) -> Result<(AllDecision, Option<Permits>), Error> {
         let n = u64::from(requests.iter().any(|request| request.cost > 0));
         let (requests, mut decisions) = self.resolve_all(self.follow_each(requests).await)?;
-        let switched = all::switched(&requests, &decisions, n);
+        let switched = group::switched(&requests, &decisions, n);
         let is_denied = decisions.iter().flatten().any(|decision| !decision.is_allowed());
         let n = if is_denied { 0 } else { n };
         let undecided = (0..requests.len()).filter(|&at| decisions[at].is_none());
@@ -106,7 +107,7 @@ impl Pipeline {
         }
         let group: Vec<_> = together.iter().map(|&at| &requests[at]).collect();
         let taken = self.take_permits(&group, n).await?;
-        let mut held: Vec<(usize, HeldUnits)> =
+        let mut held: Vec<(usize, UnitsGuard)> =
             taken.held.into_iter().map(|(check, held)| (together[check], held)).collect();
         for (&at, decision) in together.iter().zip(taken.decisions) {
             decisions[at] = Some(decision);
@@ -121,7 +122,7 @@ impl Pipeline {
         let binds = |at: usize| (n == 0 || requests[at].cost > 0) && !requests[at].gate.is_shadow;
         let permits = is_allowed.then(|| permits(held));
         let decisions = decisions.into_iter().flatten().collect();
-        Ok((all::decision(is_allowed, &requests, decisions, binds), permits))
+        Ok((group::decision(is_allowed, &requests, decisions, binds), permits))
     }
 
     /// Decides a gate in shadow mode. Acquires nothing if the group is denied.
@@ -172,7 +173,11 @@ impl Pipeline {
     }
 
     /// Returns the items with an in-flight limit, with their keys and terms.
-    fn keys(&self, requests: &[&Request<'_>], group: &Folded) -> Result<Vec<(usize, Target, Terms)>, Error> {
+    fn keys(
+        &self,
+        requests: &[&Request<'_>],
+        group: &Folded,
+    ) -> Result<Vec<(usize, Target, AcquireTerms)>, Error> {
         let is_counted = |&item: &usize| group.items[item].target.gate.quota.is_in_flight();
         let items = (0..group.items.len()).filter(is_counted);
         items
@@ -189,7 +194,7 @@ impl Pipeline {
         requests: &[&Request<'_>],
         group: &Folded,
         item: usize,
-    ) -> Result<(Target, Terms), Error> {
+    ) -> Result<(Target, AcquireTerms), Error> {
         let request = requests[group.first_check_of(item).unwrap_or(0)];
         let request = Request { cost: group.items[item].cost, ..request.borrowed() };
         self.terms(&request).map_err(|error| request.with_context(error))
@@ -199,7 +204,7 @@ impl Pipeline {
     async fn send_group(
         &self,
         group: &Folded,
-        keys: &[(usize, Target, Terms)],
+        keys: &[(usize, Target, AcquireTerms)],
         n: u64,
         deadline: Deadline,
     ) -> Result<GroupAnswer, Error> {
@@ -236,7 +241,7 @@ impl Pipeline {
         &self,
         requests: &[&Request<'_>],
         group: &Folded,
-        keys: &[(usize, Target, Terms)],
+        keys: &[(usize, Target, AcquireTerms)],
         n: u64,
         error: &Error,
     ) -> Result<GroupTaken, Error> {
@@ -254,7 +259,7 @@ impl Pipeline {
         for &check in &counted {
             policies.push(self.policy(requests[check], error.clone())?);
         }
-        let is_admitted = |(_, target, terms): &(usize, Target, Terms)| match terms.on_failure {
+        let is_admitted = |(_, target, terms): &(usize, Target, AcquireTerms)| match terms.on_failure {
             OnFailure::Local => terms.cost <= self.permits.room(target, terms),
             policy => policy == OnFailure::Open,
         };
@@ -302,8 +307,8 @@ impl Pipeline {
     fn hold_locally(
         &self,
         group: &Folded,
-        keys: &[(usize, Target, Terms)],
-    ) -> Option<Vec<(usize, HeldUnits)>> {
+        keys: &[(usize, Target, AcquireTerms)],
+    ) -> Option<Vec<(usize, UnitsGuard)>> {
         let mut all = Vec::with_capacity(keys.len());
         for (item, target, terms) in keys {
             match self.permits.hold_locally(target, terms) {
@@ -317,7 +322,7 @@ impl Pipeline {
 }
 
 /// Returns the permits of an admitted group, in the order of the checks.
-fn permits(mut held: Vec<(usize, HeldUnits)>) -> Permits {
+fn permits(mut held: Vec<(usize, UnitsGuard)>) -> Permits {
     held.sort_by_key(|(check, _)| *check);
     Permits::new(held.into_iter().map(|(_, held)| Permit::counted(held)).collect())
 }

@@ -1,6 +1,6 @@
 //! Access for operators: overrides, the store, and the format of keys. Writes no state of keys.
 
-use super::parts::Pipeline;
+use super::components::Pipeline;
 use crate::error::Error;
 use crate::key::Keyspace;
 use crate::local::overrides::{Override, Overrides};

@@ -2,8 +2,8 @@
 
 use futures_util::future::{join, join_all};
 
+use super::components::Pipeline;
 use super::overrides::Resolved;
-use super::parts::Pipeline;
 use super::reply::decision;
 use crate::connection::Deadline;
 use crate::decision::{Decision, Source};

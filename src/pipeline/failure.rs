@@ -1,13 +1,13 @@
 //! Stage 7: without a reply of the store, the gate's failure policy decides.
 
-use super::all::{Folded, GroupDecision, sent};
-use super::parts::Pipeline;
+use super::components::Pipeline;
+use super::group::{Folded, GroupDecision, sent};
 use super::reply::decision;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::local::fallback::{LocalOutcome, OnFailure, ReconcileStamp};
 use crate::pipeline::request::Request;
-use crate::store::Item;
+use crate::store::GroupItem;
 
 impl Pipeline {
     /// Returns how many of `n` checks of one key the failure policy admits, and its decision on them. `item` saves
@@ -16,7 +16,7 @@ impl Pipeline {
         &self,
         request: &Request<'_>,
         n: u64,
-        item: Option<Item>,
+        item: Option<GroupItem>,
         error: Error,
     ) -> Result<(u64, Decision), Error> {
         match self.policy(request, error)? {
@@ -24,7 +24,7 @@ impl Pipeline {
                 let item = item.map_or_else(|| request.item(), Ok)?;
                 let n = sent(&item.target.gate.quota, item.cost, n);
                 let (granted, mut decisions) =
-                    self.decide_locally(&[Item { cost: item.cost.max(1), ..item }], n)?;
+                    self.decide_locally(&[GroupItem { cost: item.cost.max(1), ..item }], n)?;
                 Ok((granted, decisions.remove(0)))
             }
             OnFailure::Open => Ok((n, request.fixed_decision(true, Source::Open)?)),
@@ -49,7 +49,7 @@ impl Pipeline {
         let policies = policies.into_iter().collect::<Result<Vec<_>, _>>()?;
         let is_local = |item: &usize| policies[group.first_check_of(*item).unwrap_or(0)] == OnFailure::Local;
         let locals: Vec<usize> = (0..group.items.len()).filter(is_local).collect();
-        let items: Vec<Item> = locals.iter().map(|&item| group.items[item].clone()).collect();
+        let items: Vec<GroupItem> = locals.iter().map(|&item| group.items[item].clone()).collect();
         // If a policy denies, the group is denied, so it charges nothing.
         let is_denied = policies.contains(&OnFailure::Closed);
         let n = if items.is_empty() { n } else { group.sent(n) };
@@ -92,7 +92,7 @@ impl Pipeline {
 
     /// Decides `n` times a group within this process's shares, all or nothing. Returns how often it was admitted, and
     /// one decision for each item.
-    fn decide_locally(&self, items: &[Item], n: u64) -> Result<(u64, Vec<Decision>), Error> {
+    fn decide_locally(&self, items: &[GroupItem], n: u64) -> Result<(u64, Vec<Decision>), Error> {
         let Some(fallback) = &self.fallback else { return Err(Error::unavailable("there is no fallback")) };
         let LocalOutcome { granted, answers, now_us } = fallback.take(items, n);
         let answered = items.iter().zip(answers);

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use super::all::most;
-use super::parts::Pipeline;
+use super::components::Pipeline;
+use super::group::most;
 use crate::connection::Deadline;
 use crate::decision::{Decision, Source};
 use crate::error::Error;

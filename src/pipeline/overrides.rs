@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::parts::Pipeline;
+use super::components::Pipeline;
 use crate::connection::Deadline;
 use crate::decision::{Decision, Source};
 use crate::error::Error;

@@ -1,8 +1,8 @@
 //! From the store's reply, or from a cached denial, to the decision; and what a reply leaves for later checks:
 //! cached denials, and the last known state.
 
-use super::all::{Folded, GroupDecision};
-use super::parts::Pipeline;
+use super::components::Pipeline;
+use super::group::{Folded, GroupDecision};
 use crate::batch::Share;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
@@ -10,7 +10,7 @@ use crate::local::deny_cache::SlotSnapshot;
 use crate::local::fallback::Fallback;
 use crate::pipeline::request::Request;
 use crate::quota::reference::{Answer, Taken};
-use crate::store::{GateInfo, Item, Outcome, Store};
+use crate::store::{GateInfo, GroupItem, Outcome, Store};
 
 impl Pipeline {
     /// Returns a cached denial that still holds.
@@ -20,7 +20,7 @@ impl Pipeline {
     }
 
     #[inline]
-    pub(super) fn find_denial(&self, item: &Item) -> Option<Decision> {
+    pub(super) fn find_denial(&self, item: &GroupItem) -> Option<Decision> {
         let deny_cache = self.deny_cache.as_ref().filter(|_| self.ensure_open().is_ok())?;
         let (answer, now_us) = deny_cache.find(item)?;
         Some(decision(&item.target.gate, answer, Source::DenyCache, now_us))
@@ -89,7 +89,7 @@ impl Pipeline {
 
     /// Removes earlier cached denials of the admitted keys. Called for admissions that
     /// [`conclude`](Self::conclude) does not process.
-    pub(super) fn record_admissions(&self, items: &[Item], outcome: &Outcome) {
+    pub(super) fn record_admissions(&self, items: &[GroupItem], outcome: &Outcome) {
         if let Some(deny_cache) = self.deny_cache.as_ref().filter(|_| outcome.k > 0) {
             let charged = items.iter().filter(|item| item.cost > 0);
             charged.for_each(|item| deny_cache.record_admission(&item.target, outcome.now_us));

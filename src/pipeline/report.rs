@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::parts::Pipeline;
+use super::components::Pipeline;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::observe::figures::GateCounters;

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use crate::decision::{Decision, Source};
 use crate::error::Error;
+use crate::in_flight::OnLapse;
+use crate::in_flight::adaptive::Adaptive;
 use crate::local::fallback::OnFailure;
 use crate::local::lease::Leases;
 use crate::observe::figures::GateCounters;
-use crate::permits::OnLapse;
-use crate::permits::adaptive::Adaptive;
 use crate::quota::Quota;
 use crate::quota::ban::Ban;
 use crate::runtime::sharded_arc::ShardedArc;
-use crate::store::{Companion, GateInfo, Item, Target};
+use crate::store::{Companion, GateInfo, GroupItem, Target};
 
 /// The settings of a gate that decide its checks. Operators' overrides and switches replace them.
 #[derive(Clone)]
@@ -151,7 +151,7 @@ impl<'a> Request<'a> {
     }
 
     #[inline]
-    pub(crate) fn item(&self) -> Result<Item, Error> {
+    pub(crate) fn item(&self) -> Result<GroupItem, Error> {
         let item = self.item_to_acquire()?;
         if self.cost > 0 {
             check_is_charged(&item.target.gate.quota)?;
@@ -161,12 +161,12 @@ impl<'a> Request<'a> {
 
     /// Returns an item that may be of an in-flight limit. Its message is still to be set.
     #[inline]
-    pub(crate) fn item_to_acquire(&self) -> Result<Item, Error> {
+    pub(crate) fn item_to_acquire(&self) -> Result<GroupItem, Error> {
         let target = self.target()?;
         check_cost(self.cost, &target.gate.quota)?;
         let max_delay_us = self.max_delay_us(&target.gate.quota);
         let companion = self.gate.companion(self.cost).map(Box::new);
-        Ok(Item { max_delay_us, companion, ..Item::new(target, self.cost) })
+        Ok(GroupItem { max_delay_us, companion, ..GroupItem::new(target, self.cost) })
     }
 
     /// Returns the longest accepted delay, capped at 2^52 µs, which is beyond any clock.

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::parts::Pipeline;
+use super::components::Pipeline;
 use crate::batch::Share;
 use crate::connection::Deadline;
 use crate::error::Error;

@@ -1,7 +1,7 @@
 //! Settling holds. A settle takes effect once however often it is sent, so it is repeated until Redis answers:
 //! after the caller's deadline in the background.
 
-use super::parts::Pipeline;
+use super::components::Pipeline;
 use crate::connection::Deadline;
 use crate::error::Error;
 use crate::local::settle_queue::SettleCall;

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use super::all::{most, sent};
+use super::components::Pipeline;
+use super::group::{most, sent};
 use super::overrides::Resolved;
-use super::parts::Pipeline;
 use super::send::without_waiting;
 use crate::decision::{AllDecision, Decision, Grant, Source};
 use crate::error::Error;
 use crate::observe::trace::Span;
 use crate::pipeline::request::Request;
-use crate::store::{Group, Item};
+use crate::store::{Group, GroupItem};
 
 /// # One key
 impl Pipeline {
@@ -51,7 +51,7 @@ impl Pipeline {
         let snapshot = self.deny_cache.as_ref().map(|deny_cache| deny_cache.snapshot(&item));
         // A single check is merged with equal checks, each of which counts.
         let item = if sent > 1 { item.of_grant() } else { item };
-        let items = [Item { cost: item.cost.max(1), ..item }].into_iter().collect();
+        let items = [GroupItem { cost: item.cost.max(1), ..item }].into_iter().collect();
         match self.take(Group { items, n: sent }, self.deadline_of(request.deadline)).await {
             Ok(share) => self.conclude(request, sent, snapshot, Ok(share)),
             Err(error) => self.fall_back(request, n, None, error),

@@ -1,7 +1,7 @@
 //! Writes to a key's state other than checks: refunds, penalties, blocks, resets. They are sent directly,
 //! through the breaker.
 
-use super::parts::Pipeline;
+use super::components::Pipeline;
 use super::request::{GateSpec, Request, check_is_charged};
 use crate::connection::Deadline;
 use crate::decision::{Decision, Source};

@@ -8,7 +8,6 @@
 
 mod definition;
 mod fixed_window;
-mod holdings;
 mod in_flight;
 mod leaky_bucket;
 mod log;
@@ -17,8 +16,7 @@ mod sliding_log;
 mod token_bucket;
 
 pub use self::definition::*;
-pub use self::holdings::{Holding, Holdings};
-pub use self::in_flight::REPORT;
+pub use self::in_flight::{Holding, Holdings, REPORT};
 pub(crate) use self::in_flight::{QUARTER_US, written_at};
 pub use self::log::{Log, LogEntry};
 use crate::error::Error;
@@ -123,23 +121,23 @@ macro_rules! algorithms {
         pub const NAMES: [&str; [$(stringify!($module),)+ $(stringify!($held_module),)+].len()] =
             [$(self::$module::DEFINITION.name,)+ $(self::$held_module::DEFINITION.name,)+];
 
-        /// Checks groups of keys of any quotas: `lua/group.lua`. A group admits and charges all its keys or
+        /// Checks groups of keys of any quotas: `lua/take/group.lua`. A group admits and charges all its keys or
         /// none.
-        pub static GROUP: Script = algorithms!(@mixed bounded[with_bound!(lua!("prelude"))], "group", [$($module),+], "group");
+        pub static GROUP: Script = algorithms!(@mixed bounded[with_bound!(lua!("prelude"))], "group", [$($module),+], "take/group");
 
-        /// Checks groups of keys that include keys of in-flight limits: `lua/acquire_all.lua`.
+        /// Checks groups of keys that include keys of in-flight limits: `lua/in_flight/acquire_all.lua`.
         pub static ACQUIRE_ALL: Script =
-            algorithms!(@mixed bounded[with_bound!(lua!("prelude"))], "acquire_all", [$($module,)+ $($held_module),+], "acquire_all");
+            algorithms!(@mixed bounded[with_bound!(lua!("prelude"))], "acquire_all", [$($module,)+ $($held_module),+], "in_flight/acquire_all");
 
         /// Checks groups of which at least one key has holds: reservations, and takes of gates that end their
-        /// holds: `lua/reserve.lua`.
-        pub static RESERVE: Script = algorithms!(@mixed bounded[with_bound!(lua!("prelude"))], "reserve", [$($module),+], "holds", "reserve");
+        /// holds: `lua/reserve/reserve.lua`.
+        pub static RESERVE: Script = algorithms!(@mixed bounded[with_bound!(lua!("prelude"))], "reserve", [$($module),+], "reserve/holds", "reserve/reserve");
 
-        /// Checks groups of which at least one key is of a gate with a ban: `lua/ban.lua`.
-        pub static BAN: Script = algorithms!(@mixed bounded[with_bound!(lua!("prelude"))], "ban", [$($module),+], "ban");
+        /// Checks groups of which at least one key is of a gate with a ban: `lua/take/ban.lua`.
+        pub static BAN: Script = algorithms!(@mixed bounded[with_bound!(lua!("prelude"))], "ban", [$($module),+], "take/ban");
 
-        /// Commits and cancels holds by their ids: `lua/settle.lua`.
-        pub static SETTLE: Script = algorithms!(@mixed new[allow_oom!(), lua!("now"), lua!("prelude")], "settle", [$($module),+], "holds", "settle");
+        /// Commits and cancels holds by their ids: `lua/reserve/settle.lua`.
+        pub static SETTLE: Script = algorithms!(@mixed new[allow_oom!(), lua!("now"), lua!("prelude")], "settle", [$($module),+], "reserve/holds", "reserve/settle");
     };
     // A script that decides on keys of any quotas: these files, before and after all algorithms.
     (@mixed $new:ident[$($first:expr),+], $name:literal, [$($module:ident),+], $($file:literal),+) => {
@@ -147,8 +145,8 @@ macro_rules! algorithms {
             $name,
             concat!(
                 $($first,)+
-                lua!("hash_state"),
-                $(lua!(stringify!($module)),)+
+                lua!("quota/hash_state"),
+                $(lua!(concat!("quota/", stringify!($module))),)+
                 "local algorithms = {",
                 $(concat!(" ", stringify!($module), " = ", stringify!($module), ","),)+
                 " }\n",

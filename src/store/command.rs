@@ -73,7 +73,7 @@ pub(crate) struct Publication<'a> {
 }
 
 /// A change of a holder's lease. The name ends in the lease's length: see
-/// [`Message`](super::take::Message).
+/// [`Message`](super::take::HolderMessage).
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum LeaseCall<'a> {
     /// Opens a lease. Renews it if it is open already, so that the call can be repeated.

@@ -7,7 +7,7 @@ use super::command::{
     Adapted, LeaseCall, LeaseReply, MAX_OVERRIDES, OverrideText, SettleItem, Standing, UsedCharge, Write,
     Written, too_many_overrides,
 };
-use super::take::{BeginningBan, Companion, Group, Item, Message, Outcome};
+use super::take::{BeginningBan, Companion, Group, GroupItem, HolderMessage, Outcome};
 use super::target::Target;
 use crate::error::Error;
 use crate::quota::Quota;
@@ -25,18 +25,18 @@ use crate::store::generations::{EvictionRank, Generations};
 pub(crate) struct MemoryStore {
     clock: Clock,
     /// One lock for all keys, since a group must be decided in one step.
-    keys: Mutex<Keys>,
-    overrides: Mutex<Overrides>,
+    keys: Mutex<MemoryKeys>,
+    overrides: Mutex<StoredOverrides>,
 }
 
 /// The state that the script `override` writes: texts, and the number of changes.
 #[derive(Debug, Default)]
-struct Overrides {
+struct StoredOverrides {
     changes: u64,
     texts: BTreeMap<String, (String, Option<u64>)>,
 }
 
-struct Keys {
+struct MemoryKeys {
     /// The quota is the one that used the key last: it ranks the key for eviction.
     records: Generations<String, (Quota, Record), RandomState>,
     permit_leases: PermitLeases,
@@ -49,15 +49,15 @@ struct Keys {
 }
 
 /// Keys may be personal data or secrets.
-impl std::fmt::Debug for Keys {
+impl std::fmt::Debug for MemoryKeys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Keys").field("keys", &self.records.len()).finish_non_exhaustive()
+        f.debug_struct("MemoryKeys").field("keys", &self.records.len()).finish_non_exhaustive()
     }
 }
 
 impl MemoryStore {
     pub(crate) fn new(clock: Clock, max_keys: usize) -> Self {
-        let keys = Keys {
+        let keys = MemoryKeys {
             records: Generations::new(max_keys / 2),
             permit_leases: PermitLeases::default(),
             holds: Generations::new(max_keys / 2),
@@ -186,7 +186,7 @@ impl MemoryStore {
     }
 }
 
-impl Keys {
+impl MemoryKeys {
     fn take(&mut self, group: &Group, now: u64) -> Result<Outcome, Error> {
         let mut records: Vec<Record> =
             group.items.iter().map(|item| self.remove(&item.target.redis_key, now)).collect();
@@ -245,15 +245,15 @@ impl Keys {
     }
 }
 
-fn message(item: &Item) -> Option<in_flight::Message<'_>> {
+fn message(item: &GroupItem) -> Option<in_flight::Message<'_>> {
     let Some(Companion::Message(message)) = item.companion.as_deref() else { return None };
-    let Message { ref holder, lease_end_us, number, keep, .. } = *message;
+    let HolderMessage { ref holder, lease_end_us, number, keep, .. } = *message;
     Some(in_flight::Message { holder, lease_end_us, number, keep })
 }
 
 // Bans in memory: the reference of bans on the map.
 
-impl Keys {
+impl MemoryKeys {
     /// Takes a group of which at least one key is of a gate with a ban.
     fn take_with_bans(&mut self, group: &Group, now: u64) -> Outcome {
         let mut records: Vec<Record> =
@@ -287,7 +287,7 @@ impl Keys {
     }
 
     /// Removes the count of a key's denials, to be changed and inserted again.
-    fn remove_denial_count(&mut self, item: &Item, now: u64) -> DenialCount {
+    fn remove_denial_count(&mut self, item: &GroupItem, now: u64) -> DenialCount {
         let removed = item.ban().and_then(|_| self.denials.remove_entry(&item.target.denials_key()));
         match removed {
             Some((_, denials)) if !denials.has_expired(now) => denials,
@@ -298,12 +298,12 @@ impl Keys {
 
 // Reservations in memory: the reference of holds on the map.
 
-impl Keys {
+impl MemoryKeys {
     /// Takes a group of which at least one key has holds.
     fn reserve(&mut self, group: &Group, call: &mut Call, now: u64) -> Outcome {
         let mut records: Vec<Record> =
             group.items.iter().map(|item| self.remove(&item.target.redis_key, now)).collect();
-        let of_item = |item: &crate::store::Item| {
+        let of_item = |item: &crate::store::GroupItem| {
             item.holds().map(|_| self.remove_holds(&item.target.holds_key(), now))
         };
         let mut holds: Vec<Option<Holds>> = group.items.iter().map(of_item).collect();

@@ -4,7 +4,6 @@ mod acquire;
 mod ban;
 mod publish;
 mod reply;
-mod report;
 mod reserve;
 mod server_clock;
 
@@ -70,7 +69,7 @@ impl RedisStore {
         if let Some(call) = common_call(groups) {
             return self.call(call.1, &groups.iter().collect::<Vec<_>>(), deadline).await;
         }
-        let mut calls: Vec<(Call<'_>, Vec<usize>)> = Vec::new();
+        let mut calls: Vec<(TaggedCall<'_>, Vec<usize>)> = Vec::new();
         for (index, group) in groups.iter().enumerate() {
             let call = (group.hash_tag(), CallKind::of(group));
             match calls.iter_mut().find(|(other, _)| *other == call) {
@@ -461,26 +460,26 @@ fn quotas<'a>(groups: &'a [&Group]) -> impl Iterator<Item = &'a Quota> + Clone {
 }
 
 /// The hash tag of a call, and its kind.
-type Call<'a> = (HashTag, CallKind<'a>);
+type TaggedCall<'a> = (HashTag, CallKind<'a>);
 
 /// The script of a call, and what all its groups share: the quota, the sender of the messages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CallKind<'a> {
-    /// Groups of one key, all of this quota: `lua/take.lua`.
+    /// Groups of one key, all of this quota: `lua/take/take.lua`.
     Take(&'a Quota),
-    /// Groups of any quotas: `lua/group.lua`.
+    /// Groups of any quotas: `lua/take/group.lua`.
     Group,
-    /// Groups of one key of an in-flight limit, all of this quota: `lua/acquire.lua`.
+    /// Groups of one key of an in-flight limit, all of this quota: `lua/in_flight/acquire.lua`.
     Acquire(Sender<'a>, &'a Quota),
     /// Messages without acquires about keys of one in-flight limit, where the memory of Redis is full.
     Report(Sender<'a>, &'a Quota),
     /// A peek at a key of an in-flight limit, without the leases: see `peek_alone_args`.
     PeekAlone(&'a Quota),
-    /// Groups of several keys that include keys of in-flight limits: `lua/acquire_all.lua`.
+    /// Groups of several keys that include keys of in-flight limits: `lua/in_flight/acquire_all.lua`.
     AcquireAll(Sender<'a>),
-    /// Groups of any quotas with a key that has holds: `lua/reserve.lua`.
+    /// Groups of any quotas with a key that has holds: `lua/reserve/reserve.lua`.
     Reserve,
-    /// Groups of any quotas with a key of a gate with a ban: `lua/ban.lua`.
+    /// Groups of any quotas with a key of a gate with a ban: `lua/take/ban.lua`.
     Ban,
 }
 
@@ -509,7 +508,7 @@ impl<'a> CallKind<'a> {
 }
 
 /// Returns the call that all groups share, as they almost always do.
-fn common_call(groups: &[Group]) -> Option<Call<'_>> {
+fn common_call(groups: &[Group]) -> Option<TaggedCall<'_>> {
     let first = groups.first()?;
     let call = (first.hash_tag(), CallKind::of(first));
     groups.iter().all(|group| (group.hash_tag(), CallKind::of(group)) == call).then_some(call)

@@ -13,7 +13,7 @@ use crate::quota::reference::holds::NewHold;
 
 /// One gate's part in a group.
 #[derive(Clone, Debug)]
-pub(crate) struct Item {
+pub(crate) struct GroupItem {
     pub(crate) target: Target,
     pub(crate) cost: u64,
     /// The longest delay that the caller accepts; always `None` except for a leaky bucket.
@@ -22,7 +22,7 @@ pub(crate) struct Item {
     pub(crate) companion: Option<Box<Companion>>,
 }
 
-impl Item {
+impl GroupItem {
     /// Makes an item that needs nothing besides the state of its key, and accepts any delay.
     pub(crate) const fn new(target: Target, cost: u64) -> Self {
         Self { target, cost, max_delay_us: None, companion: None }
@@ -95,16 +95,16 @@ impl Item {
 /// A unit of decision: `n` equal checks, each of which needs every item.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
-    pub(crate) items: SmallVec<[Item; 1]>,
+    pub(crate) items: SmallVec<[GroupItem; 1]>,
     /// 0 peeks.
     pub(crate) n: u64,
 }
 
 impl Group {
     /// Makes a group of one item. A cost of 0 makes it a peek at one unit.
-    pub(crate) fn of_one(item: Item) -> Self {
+    pub(crate) fn of_one(item: GroupItem) -> Self {
         let n = u64::from(item.cost > 0);
-        Self { items: SmallVec::from_buf([Item { cost: item.cost.max(1), ..item }]), n }
+        Self { items: SmallVec::from_buf([GroupItem { cost: item.cost.max(1), ..item }]), n }
     }
 
     /// Returns the hash tag that all items share.
@@ -114,7 +114,7 @@ impl Group {
 
     /// Returns how long the group occupies the store, in units of [`MAX_WORK`].
     pub(crate) fn work(&self) -> u32 {
-        self.items.iter().map(Item::work).sum()
+        self.items.iter().map(GroupItem::work).sum()
     }
 
     /// Returns whether a key has holds, which are read in the same step. Groups with in-flight limits or bans leave
@@ -131,23 +131,24 @@ impl Group {
 
     /// Returns the group without bans: it decides and charges the same, and counts no denials.
     pub(crate) fn uncounted(&self) -> Self {
-        Self { items: self.items.iter().map(Item::uncounted).collect(), n: self.n }
+        Self { items: self.items.iter().map(GroupItem::uncounted).collect(), n: self.n }
     }
 
     /// Returns the group with as few keys as it can be decided with.
     pub(super) fn of_fewest_keys(&self) -> Self {
-        Self { items: self.items.iter().map(Item::of_fewest_keys).collect(), n: self.n }
+        Self { items: self.items.iter().map(GroupItem::of_fewest_keys).collect(), n: self.n }
     }
 
     /// Returns whether a call with this group may name several keys.
     pub(crate) fn has_several_keys(&self) -> bool {
-        let has_second_key = |item: &Item| item.companion.is_some() || item.target.gate.quota.is_in_flight();
+        let has_second_key =
+            |item: &GroupItem| item.companion.is_some() || item.target.gate.quota.is_in_flight();
         self.items.len() > 1 || self.items.iter().any(has_second_key)
     }
 
     /// Returns whether the group is a partial grant with at least one ban.
     pub(super) fn is_grant(&self) -> bool {
-        let is_grant = |item: &Item| match item.companion.as_deref() {
+        let is_grant = |item: &GroupItem| match item.companion.as_deref() {
             Some(Companion::Ban { is_grant, .. }) => *is_grant,
             _ => false,
         };
@@ -207,7 +208,7 @@ impl Outcome {
     pub(super) fn is_possible(&self, group: &Group) -> bool {
         let mut found = group.items.iter().zip(&self.before).enumerate();
         let (k, n, now) = (self.k, group.n, self.now_us);
-        let is_affordable = |index: usize, item: &Item, before: &Before| {
+        let is_affordable = |index: usize, item: &GroupItem, before: &Before| {
             let quota = &item.target.gate.quota;
             // A repeated message or reservation gets the reply of the first one, whatever is held now.
             let is_message = matches!(item.companion.as_deref(), Some(Companion::Message(_)));
@@ -235,7 +236,7 @@ impl Outcome {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Companion {
     /// A holder's message about a key of an in-flight limit. The second key holds the leases.
-    Message(Message),
+    Message(HolderMessage),
     /// The second key holds the open holds of the key. Those that have ended are settled first; then the
     /// charge of an admitted group becomes this hold.
     Holds(Option<NewHold>),
@@ -249,7 +250,7 @@ pub(crate) enum Companion {
 
 /// A holder's report about a key of an in-flight limit. The group's `n` and the item's cost are its acquires.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Message {
+pub(crate) struct HolderMessage {
     /// The holder's name, which ends in `/` and its ttl in ms: `web-1.3f2a/10000`.
     pub(crate) holder: Arc<str>,
     /// The end of the holder's lease as the sender knew it, in µs since 1970 by the server's clock.

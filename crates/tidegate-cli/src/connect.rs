@@ -2,16 +2,18 @@
 
 use std::env;
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use tidegate::{Builder, KeyMode, Limiter, admin::Inspector};
+use tidegate::admin::Inspector;
+use tidegate::{Builder, KeyMode, Limiter};
+use tokio::task::{JoinError, spawn_blocking};
 
 use crate::args::Redis;
 use crate::failure::Failure;
-use crate::known_gates;
-use crate::option_file;
-use crate::output;
-use crate::password_file;
+use crate::option_file::OptionFile;
 use crate::redis_url::RedisUrl;
+use crate::{known_gates, option_file, output};
 
 pub(crate) const VARIABLE: &str = "TIDEGATE_REDIS_URL";
 pub(crate) const PASSWORD_VARIABLE: &str = "TIDEGATE_REDIS_PASSWORD";
@@ -44,7 +46,7 @@ impl Redis {
         match (&self.password_file, self.password()) {
             (Some(path), _) => {
                 option_file::warn_of_readers("--password-file", path, json);
-                builder = password_file::log_in(builder, user, path, self.timeout)?;
+                builder = log_in(builder, user, path, self.timeout)?;
             }
             (None, Some(password)) => builder = builder.credentials(user, &password),
             (None, None) if self.user.is_some() => {
@@ -135,5 +137,64 @@ impl Redis {
     /// Reads the file of an option of the program, within the timeout.
     pub(crate) fn read(&self, option: &str, path: &Path) -> Result<Vec<u8>, Failure> {
         option_file::read(option, path, self.timeout)
+    }
+}
+
+// The password of Redis in a file, which can change while the program runs.
+
+const OPTION: &str = "--password-file";
+
+/// How long a connection waits for the file, which may be on an unreachable file server.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// The file of `--password-file`.
+struct PasswordFile {
+    file: OptionFile,
+    /// The password that was read last.
+    password: String,
+}
+
+/// Gives a builder the password of a file. It is read again for each new connection, unless it can be read only once, as a
+/// pipe.
+pub(crate) fn log_in(
+    builder: Builder,
+    user: &str,
+    path: &Path,
+    timeout: Duration,
+) -> Result<Builder, Failure> {
+    let file = OptionFile::new(OPTION, path);
+    let mut file = PasswordFile { file, password: String::new() };
+    file.read(timeout)?;
+    if !path.is_file() {
+        return Ok(builder.credentials(user, &file.password));
+    }
+    let (user, file) = (user.to_owned(), Arc::new(Mutex::new(file)));
+    Ok(builder.credentials_provider(move || {
+        let (user, file) = (user.clone(), file.clone());
+        async move {
+            let password =
+                spawn_blocking(move || file.lock().unwrap_or_else(PoisonError::into_inner).newest());
+            Ok::<_, JoinError>((user, password.await?))
+        }
+    }))
+}
+
+impl PasswordFile {
+    fn read(&mut self, timeout: Duration) -> Result<(), Failure> {
+        let password = String::from_utf8(self.file.read(timeout)?)
+            .map_err(|_| Failure::usage(format!("the file of {OPTION} is not text in UTF-8")))?;
+        let password = password.trim_end_matches(['\r', '\n']);
+        // A program that writes a new password may have emptied the file first.
+        if password.is_empty() {
+            return Err(Failure::usage(format!("the file of {OPTION} is empty: write the password into it")));
+        }
+        password.clone_into(&mut self.password);
+        Ok(())
+    }
+
+    /// Returns the password of the file; the last one while the file is empty or cannot be read. Redis reports a wrong one.
+    fn newest(&mut self) -> String {
+        let _ = self.read(PATIENCE);
+        self.password.clone()
     }
 }

@@ -1,23 +1,19 @@
 //! The command line of tidegate, documented in `docs/operate/cli.md`.
 
-mod address;
 mod args;
 mod change;
 mod check;
 mod confirm;
 mod connect;
-mod denials;
 mod failure;
 mod holders;
 mod holds;
 mod key_search;
 mod known_gates;
 mod log;
-mod open_files;
 mod option_file;
 mod output;
 mod overrides;
-mod password_file;
 mod quota;
 mod redis_url;
 mod request;
@@ -35,12 +31,13 @@ use std::process::ExitCode;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
+use self::serve::relations;
 use crate::args::{Cli, Command};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::redis_url::redact_urls;
-use crate::serve::arguments::{self, MergedArguments};
-use crate::serve::{effective, ineffective};
+use crate::serve::arguments::MergedArguments;
+use crate::serve::{arguments, effective};
 
 /// Gives memory back to the system by a thread of its own, within about 10 s. That of glibc keeps what 10,000 connections
 /// took.
@@ -157,7 +154,7 @@ fn run(cli: &Cli, matches: &ArgMatches, merged: &MergedArguments, out: Output) -
             if !serve.configuration.check {
                 output::start_log(json)?;
             }
-            let ineffective = ineffective::warnings(serve, &|name| merged.origin(name));
+            let ineffective = relations::warnings(serve, &|name| merged.origin(name));
             merged.warnings.iter().chain(&ineffective).for_each(|warning| output::warn(json, warning));
             let matches = matches.subcommand().map_or(matches, |(_, matches)| matches);
             if serve.configuration.check {

@@ -1,13 +1,11 @@
 //! `serve`: the rate-limit service.
 
-mod admin;
 pub(crate) mod arguments;
 mod certificates;
 mod config_file;
 pub(crate) mod effective;
 mod from_env;
-pub(crate) mod ineffective;
-mod relations;
+pub(crate) mod relations;
 mod setting;
 
 use std::ffi::OsString;
@@ -28,10 +26,8 @@ use tidegate_server::{
 use self::certificates::Certificates;
 use crate::args::{Charge, Cli, Command, FailurePolicy, Redis, ResponseHeaders, Serve};
 use crate::failure::Failure;
-use crate::log;
-use crate::open_files;
-use crate::option_file;
 use crate::output::{Output, Text, inform, warn, warn_of};
+use crate::{log, option_file};
 
 const DEMO_RULES: &str = include_str!("demo.yaml");
 
@@ -48,13 +44,13 @@ pub(crate) fn run(serve: &Serve, redis: &Redis, settings: Value, out: Output) ->
         option_file::warn_of_readers("--grpc-key", key, out.json);
     }
     let certificates = Certificates::load(&serve.connections, redis.timeout)?;
-    let admin = admin::port(serve, settings)?;
+    let admin = arguments::port(serve, settings)?;
     if serve.configuration.check {
         // `bind` refuses these settings, too, but opens ports.
         admin.as_ref().map_or(Ok(()), Admin::validate)?;
         return check(serve, redis, out);
     }
-    let max_open_files = open_files::raise_limit();
+    let max_open_files = raise_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         // Before the ports are printed: from then on, a signal ends the service in order.
@@ -91,7 +87,7 @@ pub(crate) fn run(serve: &Serve, redis: &Redis, settings: Value, out: Output) ->
 /// Rejects the same address for two ports, which cannot both be opened.
 fn ensure_distinct_ports(serve: &Serve) -> Result<(), Failure> {
     let mut ports = vec![("--grpc-addr", serve.grpc_addr), ("--http-addr", serve.http_addr)];
-    ports.extend(admin::address(serve).map(|address| ("--admin-addr", address)));
+    ports.extend(arguments::address(serve).map(|address| ("--admin-addr", address)));
     for (at, (option, address)) in ports.iter().enumerate() {
         let same = ports[at + 1..].iter().find(|(_, other)| is_same_port(*address, *other));
         if let Some((other_option, other)) = same {
@@ -363,4 +359,25 @@ impl From<ServerError> for Failure {
         };
         Self::usage(format!("{error}{option}"))
     }
+}
+
+// The number of files and connections that this process may have open.
+
+/// Raises the soft limit to the hard limit, as many servers and the runtime of Go do. The soft limit is often 1,024, for
+/// programs that use `select`; each connection of a service needs one of them. If it cannot be raised, it stays. Returns the
+/// limit, if there is one.
+#[cfg(unix)]
+pub(crate) fn raise_limit() -> Option<u64> {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // macOS rejects a limit above that of its kernel.
+    let _ = setrlimit(Resource::Nofile, limit);
+    getrlimit(Resource::Nofile).current
+}
+
+/// Does nothing: this system has no such limit.
+#[cfg(not(unix))]
+pub(crate) const fn raise_limit() -> Option<u64> {
+    None
 }

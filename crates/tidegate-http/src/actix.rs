@@ -85,10 +85,10 @@ use super::admitted_request::AdmittedRequest;
 use super::body::ResponseBody;
 use super::key::{PeerAddr, RoutePattern};
 use super::layer::RateLimitLayer;
-use super::request::decide;
-use super::request_extensions::RequestExtensions;
 use super::response::reject;
 use super::settings::{CopyExtension, LayerSettings};
+use crate::admission::decide;
+use crate::key::RequestExtensions;
 
 /// # actix-web
 impl RateLimitLayer {

@@ -9,14 +9,14 @@ use tidegate_rules::RulesDecision;
 
 use super::body::{AtEnd, ResponseBody};
 use super::headers::{HeaderValues, Headers};
-use super::nested::compare_charges;
 use super::pending_charge::PendingCharge;
-use super::policy::Policies;
-use super::request_extensions::RequestExtensions;
 use super::request_permits::RequestPermits;
 use super::settings::LayerSettings;
 use super::usage::Usage;
 use super::wait_queue::DelayPermit;
+use crate::charge::compare_charges;
+use crate::key::RequestExtensions;
+use crate::partition_key::Policies;
 
 /// An admitted request.
 pub(super) struct Admitted {

@@ -12,11 +12,11 @@ use super::admission::Admission;
 use super::admitted::Admitted;
 use super::body::ResponseBody;
 use super::rejection::Rejection;
-use super::request::decide;
-use super::request_extensions::RequestExtensions;
 use super::request_permits::RequestPermits;
 use super::settings::LayerSettings;
 use super::usage::Usage;
+use crate::admission::decide;
+use crate::key::RequestExtensions;
 
 /// A request that [`RateLimitLayer::admit`](crate::RateLimitLayer::admit) admitted.
 ///

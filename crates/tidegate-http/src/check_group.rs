@@ -12,19 +12,19 @@ pub(super) struct CheckGroup {
     pub(super) checks: Vec<Check>,
     /// For checks that are decided independently: the admitted ones, which a retry does not repeat. Permits are
     /// acquired again: a request that waits for another limit holds none.
-    admitted: Option<Vec<Option<Admitted>>>,
+    admitted: Option<Vec<Option<GateAdmission>>>,
     /// The permits of the latest admission. Dropping the group releases them.
     permits: Vec<Permit>,
 }
 
 /// An admission by one gate, while other gates still deny the request.
-struct Admitted {
+struct GateAdmission {
     decision: Decision,
     /// Measures the time since the decision.
     age: Stopwatch,
 }
 
-impl Admitted {
+impl GateAdmission {
     /// Returns the decision with its times counted from now.
     fn decision(&self) -> Decision {
         self.decision.clone().aged(self.age.elapsed())
@@ -88,14 +88,14 @@ impl CheckGroup {
         let checks: Vec<&Check> = undecided.iter().map(|&at| &self.checks[at]).collect();
         let decided = decide_each(&checks).await;
         let mut decisions: Vec<_> =
-            admitted.iter().map(|admitted| admitted.as_ref().map(Admitted::decision)).collect();
+            admitted.iter().map(|admitted| admitted.as_ref().map(GateAdmission::decision)).collect();
         let mut permits = Vec::new();
         for (at, decided) in undecided.into_iter().zip(decided) {
             let (decision, acquired) = decided?;
             let check = &self.checks[at];
             if decision.is_allowed() && !needs_permit(check) {
                 let age = check.limiter().stopwatch();
-                admitted[at] = Some(Admitted { decision: decision.clone(), age });
+                admitted[at] = Some(GateAdmission { decision: decision.clone(), age });
             }
             permits.extend(acquired);
             decisions[at] = Some(decision);
@@ -192,7 +192,7 @@ impl CheckGroup {
         self.admission(at).is_some()
     }
 
-    fn admission(&self, at: usize) -> Option<&Admitted> {
+    fn admission(&self, at: usize) -> Option<&GateAdmission> {
         self.admitted.as_ref()?[at].as_ref()
     }
 }

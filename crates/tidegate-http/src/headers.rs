@@ -1,8 +1,7 @@
 //! Response headers that report the limits to the client.
 
+mod header_values;
 mod named;
-mod spelling;
-mod values;
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -11,10 +10,9 @@ use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue, RETRY_AFTER};
 use tidegate::{AllDecision, Decision, Gate};
 
-use self::spelling::DRAFT_11;
-pub(super) use self::values::HeaderValues;
-use self::values::{Quoted, ValueText, ceil_seconds};
-use super::policy::Policy;
+pub(super) use self::header_values::HeaderValues;
+use self::header_values::{Quoted, ValueText, ceil_seconds};
+use crate::partition_key::Policy;
 
 const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
@@ -254,3 +252,37 @@ fn is_tighter(decision: &Decision, inner: Option<(u64, u64)>) -> bool {
         share(decision.remaining(), limit) < share(remaining, decision.limit())
     })
 }
+
+// The names of the fields `RateLimit-Policy` and `RateLimit` and of their parameters.
+
+/// The names that a draft gives to fields and parameters. Each draft is one constant, so that a draft that only renames
+/// them needs no other change.
+struct Spelling {
+    /// The field that lists the policies, in lower case.
+    policy_field: &'static str,
+    /// The field that lists the current limits, in lower case.
+    limit_field: &'static str,
+    /// Of a policy: its units per window.
+    quota: &'static str,
+    /// Of a policy: the name of its unit, if it is not the default.
+    unit: &'static str,
+    /// Of a policy: its window in seconds.
+    window: &'static str,
+    /// Of a limit: the units that remain.
+    remaining: &'static str,
+    /// Of a limit: the seconds until it is available again.
+    reset: &'static str,
+    /// Of both: the partition that the units belong to.
+    partition_key: &'static str,
+}
+
+const DRAFT_11: Spelling = Spelling {
+    policy_field: "ratelimit-policy",
+    limit_field: "ratelimit",
+    quota: "q",
+    unit: "qu",
+    window: "w",
+    remaining: "r",
+    reset: "t",
+    partition_key: "pk",
+};

@@ -3,34 +3,29 @@
 mod address;
 mod client_ip;
 mod forwarded;
-mod header_name;
 mod network;
 mod path;
-mod peer;
-#[cfg(any(feature = "actix", feature = "axum"))]
-mod route;
 
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use http::Extensions;
 use http::header::HeaderName;
 use http::request::Parts;
 use tidegate::AsKey;
 use tidegate::redact::RedactedKey;
 
-use super::missing_key::Absent;
-
+pub use self::address::PeerAddr;
 pub use self::client_ip::ClientIp;
 pub(super) use self::client_ip::TrustMistake;
-use self::header_name::header_name;
 pub use self::network::ToNetwork;
-pub use self::peer::PeerAddr;
 #[cfg(feature = "actix")]
-pub(super) use self::route::RoutePattern;
+pub(super) use self::path::RoutePattern;
 #[cfg(any(feature = "actix", feature = "axum"))]
-pub(super) use self::route::pattern_of;
+pub(super) use self::path::pattern_of;
+use super::missing_key::Absent;
 
 /// The key that a request is counted for: a client's address, a header, a path, or several of these together.
 ///
@@ -269,5 +264,39 @@ impl fmt::Debug for Key {
             KeySource::Extension(extension) => write!(f, "extension({})", extension.type_name),
             KeySource::All(keys) => f.debug_tuple("all").field(keys).finish(),
         }
+    }
+}
+
+// Converts names of headers.
+
+/// # Panics
+///
+/// If `name` is not a valid header name.
+#[track_caller]
+fn header_name(name: impl TryInto<HeaderName> + fmt::Debug) -> HeaderName {
+    let shown = format!("{name:?}");
+    match name.try_into() {
+        Ok(name) => name,
+        Err(_) => {
+            panic!("not a valid header name: {shown}: use letters, digits and `-`, as in \"x-api-key\"")
+        }
+    }
+}
+
+// The extensions of a request, of whichever framework.
+
+/// The extensions in which a framework hands values to handlers, and to layers nested in this one.
+pub(super) trait RequestExtensions {
+    fn find<T: Clone + Send + Sync + 'static>(&self) -> Option<T>;
+    fn set<T: Clone + Send + Sync + 'static>(&mut self, value: T);
+}
+
+impl RequestExtensions for Extensions {
+    fn find<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
+        self.get().cloned()
+    }
+
+    fn set<T: Clone + Send + Sync + 'static>(&mut self, value: T) {
+        self.insert(value);
     }
 }

@@ -9,8 +9,8 @@ use tokio::runtime::Handle;
 
 use super::charge::{Charge, Consumed};
 use super::in_flight::needs_permit;
-use super::request_extensions::RequestExtensions;
 use super::usage::Usage;
+use crate::key::RequestExtensions;
 
 /// The units taken for one request. Dropping this settles them, in a task: as its [`Stage`] says.
 pub(super) struct PendingCharge {

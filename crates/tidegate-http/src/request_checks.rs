@@ -11,8 +11,8 @@ use super::check_group::CheckGroup;
 use super::gate_rule::GateRule;
 use super::in_flight::is_in_flight;
 use super::missing_key::{Absent, MissingKey, NO_KEY};
-use super::policy::{Policies, Policy};
 use super::settings::LayerSettings;
+use crate::partition_key::{Policies, Policy};
 
 /// The checks of one request.
 #[derive(Default)]

@@ -10,11 +10,12 @@ use http::{HeaderMap, HeaderValue, Response};
 use smallvec::smallvec;
 use tidegate::{AllDecision, Decision, Gate};
 
-use super::body::{self, ResponseBody};
+use super::body;
+use super::body::ResponseBody;
 use super::headers::{HeaderValues, Headers};
-use super::policy::Policy;
 use super::rejection::{OnClosed, Reason, Rejection};
 use super::settings::LayerSettings;
+use crate::partition_key::Policy;
 
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 

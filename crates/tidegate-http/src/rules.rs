@@ -10,12 +10,12 @@ use super::check_group::CheckGroup;
 use super::descriptors::SetupMistake;
 use super::headers::Headers;
 use super::missing_key::MissingKey;
-use super::policy::Policy;
 use super::rejection::{Reason, Rejection};
 use super::request_checks::RequestChecks;
 use super::settings::{FileRules, LayerSettings};
 use super::shadow_checks::with_shadow;
 use super::wait_queue::GroupResult;
+use crate::partition_key::Policy;
 
 /// Checks the rules that match the request. The future is boxed so that it does not enlarge the types of
 /// the services around the layer.

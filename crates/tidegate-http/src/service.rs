@@ -14,9 +14,9 @@ use tower_service::Service;
 
 use super::admission::Admission;
 use super::body::ResponseBody;
-use super::request::decide;
 use super::response::reject;
 use super::settings::LayerSettings;
+use crate::admission::decide;
 
 /// A service behind rate limits, made by [`RateLimitLayer`](super::RateLimitLayer).
 #[derive(Clone)]

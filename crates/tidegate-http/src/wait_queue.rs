@@ -1,11 +1,8 @@
 //! The wait queue: requests that wait for their turn.
 
-mod backoff;
-mod denial;
 mod estimate;
 mod key_queues;
 mod position;
-mod queue_name;
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -14,10 +11,8 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, Either, select};
 use tidegate::{AllDecision, Error, Limiter};
 
-use self::backoff::Backoff;
-use self::denial::Denial;
-use self::position::{Position, SharedQueues, Turn};
-use self::queue_name::QueueName;
+use self::key_queues::QueueName;
+use self::position::{Denial, Position, SharedQueues, Turn};
 use super::check_group::{CheckGroup, Wait};
 use super::in_flight::needs_permit;
 
@@ -50,7 +45,7 @@ pub(super) struct DelayPermit(Option<Position>);
 /// deny the request.
 pub(super) type GroupResult = Result<(Option<AllDecision>, Option<DelayPermit>), Error>;
 
-enum Checked {
+enum QueueCheck {
     Admitted(AllDecision, Option<DelayPermit>),
     Denied(Denial),
 }
@@ -85,8 +80,8 @@ impl WaitQueue {
             }
         } else {
             let denial = match self.check(group, &limiter, remaining(), Duration::ZERO).await? {
-                Checked::Admitted(decision, permit) => return Ok((decision, permit)),
-                Checked::Denied(denial) => denial,
+                QueueCheck::Admitted(decision, permit) => return Ok((decision, permit)),
+                QueueCheck::Denied(denial) => denial,
             };
             if is_too_long(&denial.wait, remaining()) {
                 return Ok((denial.decision(), None));
@@ -94,7 +89,7 @@ impl WaitQueue {
             match self.waiting.join(denial.queue.clone(), denial.cost, remaining()) {
                 Some(position) => {
                     // A wait for others would make the denial stale.
-                    checked_before = position.is_head().then_some(Checked::Denied(denial));
+                    checked_before = position.is_head().then_some(QueueCheck::Denied(denial));
                     position
                 }
                 None => return Ok((denial.decision(), None)),
@@ -111,12 +106,12 @@ impl WaitQueue {
                 None => self.check(group, &limiter, remaining(), Duration::ZERO).await?,
             };
             let denial = match checked {
-                Checked::Admitted(decision, permit) => {
+                QueueCheck::Admitted(decision, permit) => {
                     let has_more = has_more(group, &decision, position.queue());
                     position.leave_admitted(has_more);
                     return Ok((decision, permit));
                 }
-                Checked::Denied(denial) => Arc::new(denial),
+                QueueCheck::Denied(denial) => Arc::new(denial),
             };
             position.record_denial(&denial);
             if is_too_long(&denial.wait, remaining()) {
@@ -129,7 +124,7 @@ impl WaitQueue {
                 // The limiter knows when a request of this process releases a permit, and polls for others.
                 checked_before = self.await_permit(group, &limiter, remaining()).await?;
                 // While Redis is unavailable, the limiter denies at once.
-                if let Some(Checked::Denied(denial)) = &checked_before
+                if let Some(QueueCheck::Denied(denial)) = &checked_before
                     && !is_too_long(&denial.wait, remaining())
                 {
                     let pause = denial.wait.until_retry.max(MIN_WAIT);
@@ -168,7 +163,7 @@ impl WaitQueue {
         group: &mut CheckGroup,
         limiter: &Limiter,
         remaining: Duration,
-    ) -> Result<Option<Checked>, Error> {
+    ) -> Result<Option<QueueCheck>, Error> {
         let watched = CheckGroup::all(group.checks.clone());
         let checked = pin!(self.check(group, limiter, remaining, remaining));
         // Dropping the check leaves the limiter's queue.
@@ -185,7 +180,7 @@ impl WaitQueue {
         limiter: &Limiter,
         remaining: Duration,
         for_permit: Duration,
-    ) -> Result<Checked, Error> {
+    ) -> Result<QueueCheck, Error> {
         let leaky = group.checks.iter().find(|check| check.quota().is_some_and(|it| it.has_queue()));
         let delay_queue = QueueName::of(leaky.unwrap_or(&group.checks[0]));
         // A check that could not wait for its delay must not take a slot of the bucket.
@@ -195,11 +190,11 @@ impl WaitQueue {
         let sent = limiter.stopwatch();
         let decision = group.decide_within(for_permit).await?;
         if !decision.is_allowed() {
-            return Ok(Checked::Denied(Denial::new(group, decision, sent)));
+            return Ok(QueueCheck::Denied(Denial::new(group, decision, sent)));
         }
         let permit = (decision.delay() > Duration::ZERO)
             .then(|| DelayPermit(self.delayed.join(delay_queue, 1, Duration::MAX)));
-        Ok(Checked::Admitted(decision, permit))
+        Ok(QueueCheck::Admitted(decision, permit))
     }
 
     /// Denies a request that cannot wait, or not any longer, unless switches decide it. Copies the latest denial
@@ -212,8 +207,8 @@ impl WaitQueue {
     ) -> Result<(AllDecision, Option<DelayPermit>), Error> {
         if group.is_decided_by_switches() {
             return Ok(match self.check(group, limiter, Duration::ZERO, Duration::ZERO).await? {
-                Checked::Admitted(decision, permit) => (decision, permit),
-                Checked::Denied(denial) => (denial.decision(), None),
+                QueueCheck::Admitted(decision, permit) => (decision, permit),
+                QueueCheck::Denied(denial) => (denial.decision(), None),
             });
         }
         let denial = self.waiting.lock().get(queue).and_then(|queue| queue.denial().cloned());
@@ -266,6 +261,32 @@ async fn sleep_until_retry(limiter: &Limiter, group: &CheckGroup, until_retry: D
         if left <= SWITCH_POLL || group.is_decided_by_switches() {
             return;
         }
+    }
+}
+
+// The pauses between the checks of a request that polls an in-flight limit.
+
+/// The first pause.
+const FIRST: Duration = Duration::from_millis(10);
+
+/// The longest pause.
+const LONGEST: Duration = Duration::from_millis(250);
+
+/// The next pause: 1.5 times the one before it.
+struct Backoff(Duration);
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self(FIRST)
+    }
+}
+
+impl Backoff {
+    /// Returns the pause before the next check.
+    fn next(&mut self) -> Duration {
+        let pause = self.0;
+        self.0 = (pause * 3 / 2).min(LONGEST);
+        pause
     }
 }
 
@@ -329,5 +350,18 @@ mod tests {
         assert_eq!(wait_queue.waiting.lock().size(), (0, 0));
         assert_eq!(wait_queue.delayed.lock().size(), (0, 0));
         checks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+#[cfg(test)]
+mod backoff_tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_a_quarter_of_a_second() {
+        let mut backoff = Backoff::default();
+        let pauses: Vec<_> = (0..12).map(|_| backoff.next().as_micros()).collect();
+        assert_eq!(pauses[..4], [10_000, 15_000, 22_500, 33_750]);
+        assert_eq!(pauses[9..], [250_000; 3]);
     }
 }

@@ -3,8 +3,8 @@
 use tidegate::Ban;
 
 use super::fields::BAN;
-use super::limit::Limit;
 use super::reader::{Fields, Reader};
+use crate::rule::Limit;
 
 /// The fields of a `rate_limit` that exclude a ban, each with the reason.
 const EXCLUDED: [(&str, &str); 2] = [

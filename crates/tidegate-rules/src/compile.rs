@@ -6,16 +6,16 @@ use std::sync::Arc;
 use super::config_error::{ConfigError, ConfigErrors, ErrorList, SourceSpan};
 use super::fields::{CHARGES, DESCRIPTOR, DOCUMENT};
 use super::mapping::Mapping;
-use super::network_reader::{self, NetworksField};
+use super::network_reader::NetworksField;
 use super::reader::{Fields, MAX_WARNINGS, Reader, quoted};
 use super::regex_like::{as_wildcard, is_regex_like};
 use super::rule::{LimitSettings, Pattern, Rule, RuleMarks, Step};
-use super::source::SourceFile;
 use super::tree::{Branch, Level};
 use super::unmatched::unmatched;
 use super::wildcard::MAX_STARS;
 use super::yaml::{SpareBudget, YamlNode};
-use super::{limit_reader, mapping_reader, metadata};
+use super::{limit_reader, mapping_reader, metadata, network_reader};
+use crate::files::SourceFile;
 
 /// The maximum number of values of one key on one level with a `*` before their end: a request tries each.
 const MAX_WILDCARDS: usize = 1_000;

@@ -5,11 +5,11 @@ use std::fmt;
 use tidegate::redact::RedactedKey;
 
 use super::descriptor::Descriptor;
-use super::limit::Limit;
 use super::load::Rules;
-use super::names::{available, listed, no_match};
 use super::rule::{Pattern, Rule};
 use super::tree::Branch;
+use crate::rule::Limit;
+use crate::tree::{available, listed, no_match};
 
 /// The path of a descriptor through the rules of its domain, from [`Rules::explain`]. `Debug` redacts the values
 /// of the descriptor.

@@ -2,14 +2,13 @@
 
 mod actions;
 
+use tidegate::algorithm::NAMES;
+
 pub(super) use self::actions::{
     ACTION, EXTENSION, GENERIC_KEY, HEADER, HEADER_VALUE_MATCH, KEYED, MASKED_REMOTE_ADDRESS,
     QUERY_PARAMETER, QUERY_PARAMETER_VALUE_MATCH, QUERY_PARAMETERS, RATE_LIMITS, REMOTE_ADDRESS,
     REQUEST_HEADERS, STRING, TIER_OF,
 };
-use tidegate::algorithm::NAMES;
-
-use super::field_table::{FieldKind, FieldTable, field};
 
 /// Values of `charge`. With `all`, a request charges all its rules or none.
 pub(super) const CHARGES: &[&str] = &["all", "each"];
@@ -270,4 +269,47 @@ pub(super) fn closest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) 
     let near = known.map(|name| (strsim::damerau_levenshtein(&word, name), name));
     let (distance, name) = near.min_by_key(|(distance, _)| *distance)?;
     (distance <= 1 + name.len() / 4).then_some(name)
+}
+
+// Describes the fields of a map in a rule file.
+
+/// The fields of a map.
+pub(super) struct FieldTable {
+    /// The name of the map in messages, with its article.
+    pub(super) label: &'static str,
+    pub(super) fields: &'static [Field],
+    /// The names of the required fields.
+    pub(super) required: &'static [&'static str],
+    /// Envoy's fields that are not supported, each with the reason.
+    pub(super) unsupported: &'static [(&'static str, &'static str)],
+}
+
+pub(super) struct Field {
+    pub(super) name: &'static str,
+    pub(super) kind: FieldKind,
+    pub(super) help: &'static str,
+}
+
+pub(super) enum FieldKind {
+    Text,
+    /// A list of strings.
+    Texts,
+    Flag,
+    /// A whole number with this minimum.
+    Count(u64),
+    /// A duration such as `15m`.
+    Duration,
+    /// A duration, or a period of a calendar such as `month`.
+    Window,
+    Choice(&'static [&'static str]),
+    /// A map of any values.
+    Map,
+    One(&'static FieldTable),
+    Many(&'static FieldTable),
+    /// A map from names that the operator chooses.
+    Named(&'static FieldTable),
+}
+
+pub(super) const fn field(name: &'static str, kind: FieldKind, help: &'static str) -> Field {
+    Field { name, kind, help }
 }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use super::ban_reader;
 use super::config_error::SourceSpan;
 use super::fields::{CANDIDATE, LEASE, ON_FAILURES, RATE_LIMIT, REPLACES, TIER};
-use super::limit::Limit;
 use super::limit_shape::{Shape, number_field};
 use super::reader::{Fields, Reader};
 use super::rule::LimitSettings;
 use super::yaml::{Value, YamlNode};
+use crate::rule::Limit;
 use tidegate::{Lease, OnFailure, Quota};
 
 /// The fields that cannot be combined with `unlimited`.

@@ -5,12 +5,13 @@ use std::time::Duration;
 use tidegate::algorithm::{Definition, Parameters};
 use tidegate::{Decision, Error, Quota, Rate};
 
-use super::calendar::{self, Calendar};
+use super::calendar;
+use super::calendar::Calendar;
 use super::config_error::SourceSpan;
 use super::fields::{ALGORITHMS, UNIT_SECONDS, UNITS};
-use super::limit::Limit;
 use super::reader::{Fields, Reader};
 use super::yaml::{Value, YamlNode};
+use crate::rule::Limit;
 
 /// The fields that cannot be combined with `in_flight`. Neither can `lease`, which is checked for each quota.
 const RATE_FIELDS: [&str; 8] =

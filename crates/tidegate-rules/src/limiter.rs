@@ -17,8 +17,8 @@ pub use self::plan::{Plan, PlannedCheck};
 use super::decision::RulesDecision;
 use super::descriptor::Descriptor;
 use super::load::Rules;
-use super::names::available;
 use super::rule::Rule;
+use crate::tree::available;
 
 /// The maximum number of characters of an unknown domain that a warning shows.
 const MAX_DOMAIN_CHARS: usize = 64;

@@ -9,7 +9,7 @@ use super::descriptor::Descriptor;
 use super::files::FilesRead;
 use super::mapping::Mapping;
 use super::rule::Rule;
-use super::source::SourceFile;
+use crate::files::SourceFile;
 
 /// Valid rules, loaded from files or text. Cheap to clone.
 #[derive(Clone, Debug)]

@@ -1,7 +1,6 @@
 //! Compiles `rate_limits` into actions.
 
 use super::config_error::SourceSpan;
-use super::field_table::FieldTable;
 use super::fields::{
     ACTION, EXTENSION, GENERIC_KEY, HEADER, HEADER_VALUE_MATCH, KEYED, MASKED_REMOTE_ADDRESS,
     QUERY_PARAMETER, QUERY_PARAMETER_VALUE_MATCH, QUERY_PARAMETERS, RATE_LIMITS, REMOTE_ADDRESS,
@@ -12,6 +11,7 @@ use super::mapping::{
 };
 use super::reader::{Fields, Reader, quoted};
 use super::yaml::YamlNode;
+use crate::fields::FieldTable;
 
 /// Names that Envoy gives to parts of a request that are not headers.
 const PSEUDO_HEADERS: [&str; 3] = [":authority", ":method", ":path"];

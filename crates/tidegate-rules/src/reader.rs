@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use super::config_error::{ConfigError, ErrorList, SourceSpan, cut};
-use super::field_table::FieldTable;
 use super::fields::{DESCRIPTOR, DOCUMENT, RATE_LIMIT, REPLACES, TABLES, closest};
-use super::source::SourceFile;
 use super::yaml::{Value, YamlNode};
+use crate::fields::FieldTable;
+use crate::files::SourceFile;
 
 /// The largest number in a quota.
 const MAX_NUMBER: u64 = 1 << 48;

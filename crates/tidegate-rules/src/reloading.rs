@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread::{self, Thread};
+use std::thread;
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -12,8 +13,8 @@ use super::config_error::{ConfigError, ConfigErrors};
 use super::files::FilesRead;
 use super::limiter::RulesLimiter;
 use super::load::{Loader, Rules};
-use super::source::SourceFile;
 use super::timed_reader::{READ_TIMEOUT, TimedReader};
+use crate::files::SourceFile;
 
 /// The time between two readings of the files. A change takes effect once two readings in a row are equal, so
 /// that a partly written file, or two versions of files that are swapped together, rarely or never does.

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::field_table::{Field, FieldKind, FieldTable};
 use super::fields::TABLES;
+use crate::fields::{Field, FieldKind, FieldTable};
 
 /// Returns a JSON Schema (2020-12) of a document of rules, for editors and linters.
 ///

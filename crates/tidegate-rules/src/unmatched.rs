@@ -3,8 +3,8 @@
 use std::ptr;
 
 use super::mapping::{Action, Match, Source};
-use super::names::no_match;
 use super::tree::{Branch, Level};
+use crate::tree::no_match;
 
 /// Returns the index of the action that excludes every rule, and the reason. `budget` bounds the visited
 /// branches: a file with many actions and many rules must not delay loading.

@@ -8,7 +8,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{DuplicateKeyPolicy, Error, Spanned};
 
 use super::config_error::{ConfigError, MAX_CONTEXT_CHARS, SourceSpan};
-use super::source::SourceFile;
+use crate::files::SourceFile;
 
 /// The minimum number of bytes of a file per YAML node, also if an alias repeats it. A node takes 32 bytes of memory,
 /// and even `{key: a, rate_limit: {unit: day, requests_per_unit: 1}}, ` has 6 bytes per node.

@@ -5,7 +5,6 @@ mod api;
 pub(crate) mod audit;
 pub(crate) mod change;
 mod config;
-mod headers;
 mod metrics;
 pub(crate) mod problem;
 mod settings;
@@ -13,10 +12,14 @@ mod state;
 
 use axum::Router;
 use axum::extract::Request;
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::get;
 use http::StatusCode;
+use http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, HeaderName, HeaderValue, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+    X_FRAME_OPTIONS,
+};
 
 pub use self::access::{AdminTokens, AdminTokensError, Role};
 pub(crate) use self::access::{Form, Identity, Operator, Viewer, csrf_token};
@@ -39,7 +42,7 @@ pub(crate) fn router(state: AdminState) -> Router {
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(state.access.clone(), access::guard))
         // The outer one: errors of the guard have the headers, too.
-        .layer(from_fn(headers::add))
+        .layer(from_fn(add))
         .with_state(state)
 }
 
@@ -50,4 +53,31 @@ async fn not_found(request: Request) -> Response {
 async fn method_not_allowed(request: Request) -> Response {
     let text = format!("{} is not a method of this page: see the header Allow", request.method());
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, text).respond(request.headers())
+}
+
+// The headers of each response of the admin port, also of its errors.
+
+/// Scripts, style sheets, images and requests only of this port, and no script or style in a page itself. So a text
+/// that a page did not escape cannot run, and nothing reaches another host.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+                      form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
+
+const HEADERS: [(HeaderName, &str); 6] = [
+    (CONTENT_SECURITY_POLICY, POLICY),
+    (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (X_FRAME_OPTIONS, "DENY"),
+    (REFERRER_POLICY, "no-referrer"),
+    // Pages of this port share no process with pages of other sites.
+    (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+];
+
+/// Adds the headers. A handler may set its own `Cache-Control`, as for files that never change.
+async fn add(request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    for (name, value) in HEADERS {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response.headers_mut().entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    response
 }

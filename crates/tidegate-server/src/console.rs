@@ -5,10 +5,10 @@
 //! ([`figures`], [`top`]) without I/O. [`handlers`] reads, and calls it. The templates escape HTML; text in them also
 //! passes the filter `visible`, and values in links the filter `urlencode_strict`.
 
-mod assets;
 mod catalog;
 mod change;
 mod chart;
+mod display;
 mod explain;
 mod figures;
 mod filters;
@@ -28,11 +28,9 @@ mod plain;
 mod readings;
 mod rules;
 mod runbook;
-mod source;
 mod states;
 mod stored_key;
 mod top;
-mod words;
 
 use axum::Router;
 use axum::routing::get;
@@ -56,7 +54,7 @@ pub(crate) fn routes() -> Router<AdminState> {
         .route("/explain", get(handlers::explain))
         .route("/health", get(handlers::health))
         .route("/change", get(handlers::change::change_form).post(handlers::change::change))
-        .route("/assets/console.css", get(assets::style))
-        .route("/assets/console.js", get(assets::script))
-        .route("/assets/icon.svg", get(assets::icon))
+        .route("/assets/console.css", get(plain::style))
+        .route("/assets/console.js", get(plain::script))
+        .route("/assets/icon.svg", get(plain::icon))
 }

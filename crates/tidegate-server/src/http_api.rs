@@ -1,5 +1,8 @@
 //! The HTTP port: `/json`, `/v1`, `/livez`, `/readyz` and `/healthcheck`.
 
+use std::convert::Infallible;
+use std::sync::Arc;
+
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{MatchedPath, Request, State};
@@ -8,23 +11,20 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use http::StatusCode;
 use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
-use std::convert::Infallible;
-use std::sync::Arc;
 use tokio::time::Instant;
 
-use crate::body::{self, BodyError};
+use crate::body::{BodyError, BodyMemory};
 use crate::connections::Place;
-use crate::http_state::HttpState;
-use crate::json;
 use crate::metrics::ServiceMetrics;
 use crate::metrics::requests::HttpRequests;
-use crate::origin;
+use crate::permits::PermitTable;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use crate::readiness::Readiness;
-use crate::service_error::ServiceError;
+use crate::service::{RateLimitService, ServiceError};
 use crate::shortened::shortened;
 use crate::trace::{SpanHook, traced};
-use crate::v1::{self, Problem};
+use crate::v1::Problem;
+use crate::{body, json, origin, v1};
 
 /// Returns the routes of the port. `is_loopback`: only programs of this machine reach it.
 pub(crate) fn router(
@@ -153,4 +153,15 @@ async fn healthcheck(State(api): State<HttpState>) -> (StatusCode, String) {
         Ok(()) => (StatusCode::OK, "OK".to_owned()),
         Err(why) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{why}\n")),
     }
+}
+
+// What the handlers of the HTTP port share.
+
+#[derive(Clone, Debug)]
+pub(crate) struct HttpState {
+    pub(crate) service: RateLimitService,
+    pub(crate) readiness: Readiness,
+    pub(crate) permits: Arc<PermitTable>,
+    pub(crate) max_message_bytes: usize,
+    pub(crate) body_memory: Arc<BodyMemory>,
 }

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
 
+use http::HeaderName;
 use prost_types::value::Kind;
 use prost_types::{ListValue, Struct, Value};
 use serde_json::{Value as Json, json};
@@ -10,12 +11,11 @@ use tidegate::{Decision, Quota, Source};
 use tidegate_http::Headers;
 use tidegate_rules::{Limit, Rule, RuleOutcome, RuleResult, RulesDecision, RulesLimiter};
 
-use crate::header_names::HeaderNames;
 use crate::proto::envoy::config::core::v3::HeaderValue;
 use crate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use crate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus, RateLimit};
-use crate::unit;
+use crate::request;
 
 pub(crate) const fn code(is_allowed: bool) -> Code {
     if is_allowed { Code::Ok } else { Code::OverLimit }
@@ -53,7 +53,7 @@ fn current_limit(outcome: &RuleOutcome, descriptor: &RateLimitDescriptor, decisi
         Some(quota) if quota.limit() == decision.limit() || decision.limit() == 0 => quota.window(),
         _ => Duration::ZERO,
     };
-    limit.set_unit(unit::of_window(window));
+    limit.set_unit(request::of_window(window));
     limit
 }
 
@@ -64,7 +64,7 @@ fn quota(outcome: &RuleOutcome, descriptor: &RateLimitDescriptor) -> Option<Quot
         (Some(Limit::DenyAll(window)), _) => Quota::try_fixed_window(1, window).ok(),
         (None, Some(own)) => {
             let limit = u64::from(own.requests_per_unit.max(1));
-            Quota::try_fixed_window(limit, unit::window(own.unit)?).ok()
+            Quota::try_fixed_window(limit, request::window(own.unit)?).ok()
         }
         (Some(Limit::Unlimited), _) | (None, None) => None,
     }
@@ -186,4 +186,29 @@ fn value(json: &Json) -> Value {
         }
     };
     Value { kind: Some(kind) }
+}
+
+// Names of headers that replace those of X-RateLimit.
+
+/// Names for the headers of [`Headers::x_ratelimit`](tidegate_http::Headers::x_ratelimit).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeaderNames {
+    /// Instead of `X-RateLimit-Limit`.
+    pub limit: HeaderName,
+    /// Instead of `X-RateLimit-Remaining`.
+    pub remaining: HeaderName,
+    /// Instead of `X-RateLimit-Reset`.
+    pub reset: HeaderName,
+}
+
+impl HeaderNames {
+    /// Returns the name under which a header is sent.
+    pub(crate) fn of<'n>(&'n self, name: &'n HeaderName) -> &'n HeaderName {
+        match name.as_str() {
+            "x-ratelimit-limit" => &self.limit,
+            "x-ratelimit-remaining" => &self.remaining,
+            "x-ratelimit-reset" => &self.reset,
+            _ => name,
+        }
+    }
 }

@@ -11,14 +11,12 @@ use tokio::net::TcpListener;
 use tokio::time::{sleep, timeout};
 use tonic::service::Routes;
 
-use crate::admin::{self, Admin, AdminState, ChangeTracker, Listening};
+use crate::admin::{Admin, AdminState, ChangeTracker, Listening};
 use crate::body::BodyMemory;
 use crate::connections::{Admission, Guests, Port, Stop};
-use crate::grpc::{self, GrpcHealth};
+use crate::grpc::GrpcHealth;
 use crate::grpc_port::GrpcPort;
-use crate::http_api;
-use crate::http_state::HttpState;
-use crate::http1;
+use crate::http_api::HttpState;
 use crate::metrics::ServiceMetrics;
 use crate::permits::PermitTable;
 use crate::readiness::{NeedsRedis, Readiness};
@@ -26,6 +24,7 @@ use crate::server_error::{PortName, ServerError};
 use crate::service::RateLimitService;
 use crate::tls::Tls;
 use crate::trace::{SpanHook, traced};
+use crate::{admin, grpc, http_api, http1};
 
 /// The maximum number of connections to the admin port whose clients have shown a token: operators and their tools are few.
 const MAX_ADMIN_CONNECTIONS: usize = 256;

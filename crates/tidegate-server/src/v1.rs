@@ -4,22 +4,19 @@ mod checks;
 mod decided;
 mod examples;
 mod in_flight;
-mod input;
 mod mistake;
 mod openapi;
 mod problem;
-mod quota;
 mod request;
 mod reservations;
 mod response;
 mod subject;
-mod wording;
 
 use axum::Router;
 use axum::routing::{get, post};
 
 pub(crate) use self::problem::Problem;
-use crate::http_state::HttpState;
+use crate::http_api::HttpState;
 
 /// Returns the routes below `/v1`.
 pub(crate) fn router() -> Router<HttpState> {

@@ -9,8 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::error::Error;
 use crate::key::HashTag;
-use crate::observe::warning::RepeatedWarning;
-use crate::observe::warning_sink::WarningSink;
+use crate::observe::warning::{RepeatedWarning, WarningSink};
 use crate::runtime::sync::lock;
 use crate::store::Store;
 
@@ -49,9 +48,9 @@ pub(super) struct Availability {
     /// The decisions of the limiter's failure policy, in words.
     policy: &'static str,
     /// By circuit.
-    states: Box<[State]>,
+    states: Box<[FailureState]>,
     /// Locked while a change is reported, so that changes are reported in order.
-    reports: Mutex<Reports>,
+    reports: Mutex<ReportTimes>,
     /// The earliest time of the next report that Redis decides again.
     recovery_due_us: AtomicU64,
     unreachable: RepeatedWarning,
@@ -60,7 +59,7 @@ pub(super) struct Availability {
 
 /// The causes that were reported, each with the earliest time of its next report. Empty after a report of the end of all
 /// failures.
-type Reports = Vec<(Cause, u64)>;
+type ReportTimes = Vec<(Cause, u64)>;
 
 /// What an operator distinguishes: the state, and the error code of Redis or the remedy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,7 +85,7 @@ impl Cause {
 
 /// Written only while Redis fails: callers of a working Redis share its cache line.
 #[derive(Default)]
-struct State {
+struct FailureState {
     now: AtomicU8,
     /// The [`Cause`] of the failure.
     cause: AtomicU64,
@@ -107,7 +106,7 @@ impl Availability {
             store,
             warnings,
             policy,
-            states: (0..circuits).map(|_| State::default()).collect(),
+            states: (0..circuits).map(|_| FailureState::default()).collect(),
             reports: Mutex::default(),
             recovery_due_us: AtomicU64::default(),
             unreachable: RepeatedWarning::new("redis-unreachable"),
@@ -124,7 +123,7 @@ impl Availability {
     }
 
     #[cold]
-    fn count_answer_after_failures(&self, state: &State) {
+    fn count_answer_after_failures(&self, state: &FailureState) {
         let one_less = |failures: u32| failures.checked_sub(1);
         let _ = state.failures.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
         let now_us = self.warnings.now_us();
@@ -161,15 +160,15 @@ impl Availability {
         matches!(self.state(hash_tag).now.load(Ordering::Relaxed), ANSWERS | UNREPORTED)
     }
 
-    fn state(&self, hash_tag: HashTag) -> &State {
+    fn state(&self, hash_tag: HashTag) -> &FailureState {
         &self.states[hash_tag.index() % self.states.len()]
     }
 
     /// Reports a change: a failure unless another circuit has the same, and the end of failures once no
     /// circuit fails.
-    fn change(&self, state: &State, to: u8, error: Option<&Error>) {
+    fn change(&self, state: &FailureState, to: u8, error: Option<&Error>) {
         let cause = error.map_or_else(Cause::default, |error| Cause::new(to, error));
-        let is_of = |state: &State| {
+        let is_of = |state: &FailureState| {
             state.now.load(Ordering::Relaxed) == to && state.cause.load(Ordering::Relaxed) == cause.0
         };
         if is_of(state) {
@@ -179,7 +178,8 @@ impl Availability {
         let is_known = self.states.iter().any(is_of);
         let from = state.now.swap(to, Ordering::Relaxed);
         state.cause.store(cause.0, Ordering::Relaxed);
-        let fails = |state: &State| [UNREACHABLE, REFUSES].contains(&state.now.load(Ordering::Relaxed));
+        let fails =
+            |state: &FailureState| [UNREACHABLE, REFUSES].contains(&state.now.load(Ordering::Relaxed));
         match (to, error) {
             (UNREACHABLE, Some(error)) if !is_known => {
                 let message = || self.message(error, "Until Redis answers", remedy(error));
@@ -204,7 +204,7 @@ impl Availability {
     fn warn(
         &self,
         warning: &RepeatedWarning,
-        reports: &mut Reports,
+        reports: &mut ReportTimes,
         cause: Cause,
         message: impl FnOnce() -> String,
     ) {

@@ -49,8 +49,8 @@ impl Job for Reconciling {
             }
             // An open circuit is probed by the breaker, not by reconciling.
             pause = match shared.reconcile_round(|tag| !shared.breaker.is_open(tag)).await {
-                Round::Progressed => MIN_PAUSE,
-                Round::Stalled => (pause * 2).min(MAX_PAUSE),
+                ReconcileRound::Progressed => MIN_PAUSE,
+                ReconcileRound::Stalled => (pause * 2).min(MAX_PAUSE),
             };
             if shared.table.len() == 0 {
                 return;
@@ -65,7 +65,7 @@ impl Job for Reconciling {
 
 /// The result of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Round {
+enum ReconcileRound {
     /// No key was reconciled.
     Stalled,
     /// Some keys were reconciled.
@@ -80,7 +80,7 @@ impl FallbackInner {
         while self.table.len() > 0 {
             let stalls = ends.min(progress + MAX_STALL);
             match tokio::time::timeout_at(stalls, self.reconcile_round(|_| true)).await {
-                Ok(Round::Progressed) => progress = Instant::now(),
+                Ok(ReconcileRound::Progressed) => progress = Instant::now(),
                 Ok(_) => tokio::time::sleep(MIN_PAUSE).await,
                 Err(_) => break,
             }
@@ -101,25 +101,25 @@ impl FallbackInner {
 
     /// Reconciles the keys of each hash tag for which `may_send` holds. Hash tags do not wait for each
     /// other, so a node that is away does not hold up the others.
-    async fn reconcile_round(&self, may_send: impl Fn(HashTag) -> bool) -> Round {
+    async fn reconcile_round(&self, may_send: impl Fn(HashTag) -> bool) -> ReconcileRound {
         let _alone = self.round.lock().await;
         let mut tags = BTreeMap::<usize, Vec<_>>::new();
         for (target, units) in self.table.unreconciled(self.clock.now_us(), may_send) {
             tags.entry(target.hash_tag.index()).or_default().push((target, units));
         }
         let rounds = join_all(tags.values().map(|unreconciled| self.reconcile_tag(unreconciled))).await;
-        rounds.into_iter().max().unwrap_or(Round::Stalled)
+        rounds.into_iter().max().unwrap_or(ReconcileRound::Stalled)
     }
 
     /// Reconciles one hash tag's keys. Units whose penalty is not answered or is rejected (no memory, a
     /// replica) stay pending and are sent again. They may have been charged, which admits too few; forgetting
     /// them would let each failing check start with a whole share.
-    async fn reconcile_tag(&self, unreconciled: &[(Target, u64)]) -> Round {
+    async fn reconcile_tag(&self, unreconciled: &[(Target, u64)]) -> ReconcileRound {
         let is_answered = match unreconciled.first() {
             Some((target, _)) => self.breaker.is_answered(target.hash_tag).await,
             None => false,
         };
-        let mut round = Round::Stalled;
+        let mut round = ReconcileRound::Stalled;
         for chunk in unreconciled.chunks(MAX_IN_FLIGHT) {
             if !is_answered {
                 break;
@@ -129,7 +129,7 @@ impl FallbackInner {
                 // The remaining keys would fail as well.
                 break;
             }
-            round = Round::Progressed;
+            round = ReconcileRound::Progressed;
         }
         round
     }

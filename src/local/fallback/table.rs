@@ -11,7 +11,7 @@ use crate::quota::reference::{self, Answer, Record, Taken};
 use crate::quota::{Quota, units_of_share};
 use crate::runtime::sync::{Mutex, lock};
 use crate::store::generations::{EvictionRank, Generations};
-use crate::store::{Item, Outcome, Target};
+use crate::store::{GroupItem, Outcome, Target};
 
 const SHARDS: usize = 16;
 
@@ -60,7 +60,7 @@ impl LocalTable {
     /// Takes all parts or none. `warm` returns the initial state of a key that is not in the table.
     pub(super) fn take(
         &self,
-        parts: &[Part<'_>],
+        parts: &[LimitPart<'_>],
         n: u64,
         now_us: u64,
         warm: impl Fn(&Target, &Quota) -> Record,
@@ -74,7 +74,7 @@ impl LocalTable {
 
         let mut records: SmallVec<[Record; 1]> = parts
             .iter()
-            .map(|Part { target, share, .. }| {
+            .map(|LimitPart { target, share, .. }| {
                 let lent = guards[guard_of(target)].lend(target, share, now_us);
                 lent.unwrap_or_else(|| warm(target, share))
             })
@@ -87,7 +87,7 @@ impl LocalTable {
         let k = reference::take(&mut items, n, now_us);
         let before = items.iter().map(|item| item.before).collect();
         drop(items);
-        for (Part { target, share, cost, .. }, record) in parts.iter().zip(records) {
+        for (LimitPart { target, share, cost, .. }, record) in parts.iter().zip(records) {
             guards[guard_of(target)].take_back(target, share, record, k * cost, now_us);
         }
         Outcome { k, before, now_us, repeated: Vec::new(), bans: Vec::new() }
@@ -235,7 +235,7 @@ impl Kept {
 /// Redis at least this often.
 const PROBED_WITHIN_US: u64 = 1_000_000;
 
-pub(super) struct Part<'a> {
+pub(super) struct LimitPart<'a> {
     pub(super) target: &'a Target,
     pub(super) share: Quota,
     /// The item's cost; if that is above the share, this process's part of it, which fits.
@@ -244,8 +244,8 @@ pub(super) struct Part<'a> {
     pub(super) is_above_share: bool,
 }
 
-impl<'a> Part<'a> {
-    pub(super) fn new(item: &'a Item, instances: u64) -> Self {
+impl<'a> LimitPart<'a> {
+    pub(super) fn new(item: &'a GroupItem, instances: u64) -> Self {
         let quota = &item.target.gate.quota;
         let share = quota.share(instances);
         let is_above_share = item.cost > share.limit();
@@ -286,7 +286,7 @@ mod tests {
     use crate::error::gate_name::GateName;
     use crate::key::keyed_hash::KeyedHasher;
     use crate::key::{KeyMode, Keyspace};
-    use crate::store::{GateInfo, Item};
+    use crate::store::{GateInfo, GroupItem};
 
     const NOW_US: u64 = 1_767_225_600_000_000;
     const DAY_US: u64 = 86_400_000_000;
@@ -306,7 +306,7 @@ mod tests {
         let is_known = Cell::new(true);
         let admitted = |key: &str| {
             let target = Target::new(&gate, key.as_bytes(), None);
-            let item = Item::new(target, 1);
+            let item = GroupItem::new(target, 1);
             let warm = |_: &Target, quota: &Quota| {
                 let mut record = Record::default();
                 if key == "blocked" && is_known.take() {
@@ -314,7 +314,7 @@ mod tests {
                 }
                 record
             };
-            table.take(&[Part::new(&item, 1)], 1, NOW_US, warm).k
+            table.take(&[LimitPart::new(&item, 1)], 1, NOW_US, warm).k
         };
         assert_eq!(admitted("blocked"), 0);
         for key in 0..10_000 {

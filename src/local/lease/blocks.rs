@@ -4,21 +4,21 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::entry::{LeaseBlock, LeaseEntry};
+use super::leased_gate::LeasedGate;
+use super::leased_key::{LeaseBlock, LeaseEntry};
 use super::settings::add;
-use super::shared::LeasesInner;
 use super::slot::{Slot, Term};
 use crate::store::Target;
 
 /// The blocks of a gate's leases. Counts the fate of their units.
 pub(super) struct Blocks {
-    shared: Arc<LeasesInner>,
+    shared: Arc<LeasedGate>,
     give_backs: VecDeque<GiveBack>,
 }
 
 /// The store's reply to a refill.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Taken {
+pub(super) struct Refilled {
     pub(super) units: u64,
     pub(super) stamp_us: u64,
     /// The remaining time of the window in which the units were charged, if the lease ends with the window.
@@ -35,7 +35,7 @@ pub(super) struct GiveBack {
 }
 
 impl Blocks {
-    pub(super) fn new(shared: Arc<LeasesInner>) -> Self {
+    pub(super) fn new(shared: Arc<LeasedGate>) -> Self {
         Self { shared, give_backs: VecDeque::new() }
     }
 
@@ -68,7 +68,7 @@ impl Blocks {
         entry: &mut LeaseEntry,
         slot: &Slot,
         sent_us: u64,
-        taken: Taken,
+        taken: Refilled,
         now_us: u64,
     ) {
         let shared = &self.shared;

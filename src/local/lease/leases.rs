@@ -6,14 +6,15 @@ use std::sync::{Arc, Weak};
 use tokio::time::Instant;
 
 use super::demand::Demand;
+use super::leased_gate::LeasedGate;
 use super::ledger::Ledger;
 use super::packed_key::PackedKey;
 use super::queue::LeaseRequest;
 use super::settings::{Lease, LeaseStats};
-use super::shared::LeasesInner;
 use super::slot::{Spend, Spent};
 use super::table::LeaseTable;
-use super::worker::{self, Upstream};
+use super::worker;
+use super::worker::Upstream;
 use crate::decision::{Decision, Source};
 use crate::observe::observer::Observer;
 use crate::runtime::background::Background;
@@ -26,7 +27,7 @@ const SPEND_ATTEMPTS: usize = 4;
 
 /// The leases of one gate, shared by its clones. Dropping the last clone gives all units back.
 #[derive(Debug)]
-pub(crate) struct Leases(Arc<LeasesInner>);
+pub(crate) struct Leases(Arc<LeasedGate>);
 
 impl Leases {
     /// Returns `None` if these settings lease nothing.
@@ -38,7 +39,7 @@ impl Leases {
         background: &Arc<Background>,
     ) -> Option<Self> {
         let terms = lease.terms(&info.quota)?;
-        Some(Self(Arc::new(LeasesInner::new(terms, info, clock, observer, background))))
+        Some(Self(Arc::new(LeasedGate::new(terms, info, clock, observer, background))))
     }
 
     /// Spends `cost` units of the key's lease. Returns `None` if there are not enough.
@@ -128,7 +129,7 @@ impl Leases {
         self.0.counters.stats(slots.iter().map(|slot| u64::from(slot.left())).sum())
     }
 
-    pub(super) fn shared(&self) -> &Arc<LeasesInner> {
+    pub(super) fn shared(&self) -> &Arc<LeasedGate> {
         &self.0
     }
 
@@ -186,9 +187,9 @@ impl Drop for Leases {
 /// Weak references: gates end when they are dropped. A gate whose worker still gives units back stays listed
 /// until the worker has finished.
 #[derive(Debug, Default)]
-pub(crate) struct Registry(Mutex<Vec<Weak<LeasesInner>>>);
+pub(crate) struct LeaseRegistry(Mutex<Vec<Weak<LeasedGate>>>);
 
-impl Registry {
+impl LeaseRegistry {
     pub(crate) fn add(&self, leases: &Leases) {
         let mut gates = lock(&self.0);
         gates.retain(|gate| gate.strong_count() > 0);

@@ -5,12 +5,12 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::blocks::{Blocks, Taken};
-use super::entry::LeaseEntry;
+use super::blocks::{Blocks, Refilled};
+use super::leased_gate::LeasedGate;
+use super::leased_key::LeaseEntry;
 use super::packed_key::PackedKey;
 use super::queue::LeaseRequest;
 use super::settings::add;
-use super::shared::LeasesInner;
 use super::slot::Slot;
 use crate::store::Target;
 
@@ -18,7 +18,7 @@ use crate::store::Target;
 const SWEEP: usize = 512;
 
 pub(super) struct Ledger {
-    shared: Arc<LeasesInner>,
+    shared: Arc<LeasedGate>,
     /// By slot number; at most `max_keys` entries.
     entries: HashMap<u32, LeaseEntry>,
     /// The time of the next maintenance and its slot; one per entry.
@@ -40,7 +40,7 @@ pub(super) struct Refill {
 
 /// # For the worker
 impl Ledger {
-    pub(super) fn new(shared: Arc<LeasesInner>) -> Self {
+    pub(super) fn new(shared: Arc<LeasedGate>) -> Self {
         let algorithm = shared.info.quota.kind().algorithm();
         // Units that end with their window are held for at most its length.
         let window_us = algorithm.leased_until(0).map_or(u64::MAX, |_| algorithm.window_us());
@@ -54,7 +54,7 @@ impl Ledger {
         }
     }
 
-    pub(super) fn shared(&self) -> &Arc<LeasesInner> {
+    pub(super) fn shared(&self) -> &Arc<LeasedGate> {
         &self.shared
     }
 
@@ -85,7 +85,7 @@ impl Ledger {
     }
 
     /// Opens the block that was taken. If the store granted none, increases the backoff.
-    pub(super) fn arrived(&mut self, number: u32, sent_us: u64, taken: Option<Taken>, now_us: u64) {
+    pub(super) fn arrived(&mut self, number: u32, sent_us: u64, taken: Option<Refilled>, now_us: u64) {
         let Some(mut entry) = self.entries.remove(&number) else { return };
         let shared = self.shared.clone();
         let slot = shared.table().slot(number);

@@ -111,10 +111,10 @@ impl Lease {
     }
 
     /// Returns the settings for this quota, or `None` if they disable leasing.
-    pub(super) fn terms(self, quota: &Quota) -> Option<Terms> {
+    pub(super) fn terms(self, quota: &Quota) -> Option<LeaseTerms> {
         let limit = quota.limit();
         let max_units = self.max_units.unwrap_or((limit / 10).max(1)).min(limit);
-        let terms = Terms {
+        let terms = LeaseTerms {
             max_units: u32::try_from(max_units).unwrap_or(u32::MAX),
             hold_us: self.hold.min(Duration::from_secs(3_600)).as_micros() as u64,
             max_keys: self.max_keys.min(1 << 24),
@@ -146,7 +146,7 @@ impl Default for Lease {
 
 /// A [`Lease`] as it applies to one gate.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Terms {
+pub(super) struct LeaseTerms {
     pub(super) max_units: u32,
     pub(super) hold_us: u64,
     pub(super) max_keys: usize,

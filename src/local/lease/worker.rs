@@ -10,11 +10,11 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::task::JoinSet;
 
-use super::blocks::{GiveBack, Taken};
+use super::blocks::{GiveBack, Refilled};
 use super::ledger::{Ledger, Refill};
 use crate::error::Error;
 use crate::quota::reference;
-use crate::store::{Group, Item, Outcome, Target};
+use crate::store::{Group, GroupItem, Outcome, Target};
 
 /// The maximum number of keys in one call, limited by the time that a call may occupy the store.
 const MAX_REFILLS: usize = 128;
@@ -183,11 +183,11 @@ impl<U: Upstream> Worker<U> {
 
 /// Returns a group of as many checks of one unit as the refill takes, each admitted independently.
 fn group(refill: &Refill) -> Group {
-    let item = Item::new(refill.target.clone(), 1);
+    let item = GroupItem::new(refill.target.clone(), 1);
     Group { items: SmallVec::from_buf([item]), n: refill.units }
 }
 
-fn taken(refill: &Refill, outcome: &Outcome) -> Option<Taken> {
+fn taken(refill: &Refill, outcome: &Outcome) -> Option<Refilled> {
     let quota = &refill.target.gate.quota;
     let (before, now) = (*outcome.before.first()?, outcome.now_us);
     let algorithm = quota.kind().algorithm();
@@ -196,5 +196,5 @@ fn taken(refill: &Refill, outcome: &Outcome) -> Option<Taken> {
     let (n, k) = (refill.units, outcome.k);
     let take = reference::Taken { quota, cost: 1, max_delay: None, n, k, before, now };
     let reset_after_us = take.answer(k.saturating_sub(1)).reset_after_us;
-    Some(Taken { units: k, stamp_us, rest_us, reset_after_us })
+    Some(Refilled { units: k, stamp_us, rest_us, reset_after_us })
 }

@@ -3,8 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
-use super::kinds::Switch;
-use super::text::{OverrideEntry, What};
+use super::text::{OverrideEntry, Switch, What};
 use crate::error::Error;
 use crate::quota::Quota;
 use crate::runtime::sharded_arc::ShardedArc;
@@ -18,7 +17,7 @@ pub(super) struct OverrideCounts {
 }
 
 #[derive(Default)]
-pub(super) struct Known {
+pub(super) struct KnownOverrides {
     changed: String,
     gates: HashMap<Box<str>, OfGate>,
 }
@@ -46,7 +45,7 @@ impl Until {
     }
 }
 
-impl Known {
+impl KnownOverrides {
     /// Parses a reading. Skips entries in the format of another version.
     pub(super) fn of(standing: &Standing, now_us: u64) -> Self {
         let mut known = Self { changed: standing.changed.clone(), gates: HashMap::new() };

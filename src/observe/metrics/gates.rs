@@ -5,8 +5,7 @@ use std::sync::OnceLock;
 
 use metrics::{Counter, Gauge};
 
-use super::names;
-use super::register::Register;
+use super::{Register, names};
 use crate::decision::Decision;
 use crate::error::gate_name::GateName;
 use crate::quota::settlement::Settlement;
@@ -27,21 +26,21 @@ const GRANTED: [&str; 2] = ["allowed", "denied"];
 const FATES: [&str; 4] = ["taken", "spent", "returned", "stranded"];
 
 pub(super) struct Gates {
-    slots: Box<[OnceLock<Box<GateCounters>>]>,
-    other: GateCounters,
+    slots: Box<[OnceLock<Box<GateMetrics>>]>,
+    other: GateMetrics,
 }
 
 impl Gates {
     pub(super) fn new() -> Self {
         let slots = (0..SLOTS).map(|_| OnceLock::new()).collect();
-        Self { slots, other: GateCounters::new(None) }
+        Self { slots, other: GateMetrics::new(None) }
     }
 
     #[inline]
-    pub(super) fn of(&self, gate: &GateName) -> &GateCounters {
+    pub(super) fn of(&self, gate: &GateName) -> &GateMetrics {
         let first = slot(gate);
         for at in first..first + MAX_PROBES {
-            let counts = self.slots[at % SLOTS].get_or_init(|| Box::new(GateCounters::new(Some(*gate))));
+            let counts = self.slots[at % SLOTS].get_or_init(|| Box::new(GateMetrics::new(Some(*gate))));
             if counts.gate.is_some_and(|known| known.words().eq(gate.words())) {
                 return counts;
             }
@@ -49,13 +48,13 @@ impl Gates {
         &self.other
     }
 
-    pub(super) fn named(&self, gate: &str) -> &GateCounters {
+    pub(super) fn named(&self, gate: &str) -> &GateMetrics {
         GateName::new(gate).map_or(&self.other, |gate| self.of(&gate))
     }
 }
 
 /// The counters of one gate. Each is created at its first use: most gates never use most sources.
-pub(super) struct GateCounters {
+pub(super) struct GateMetrics {
     /// `None` for all gates without a slot.
     gate: Option<GateName>,
     decisions: [[OnceLock<Counter>; SOURCES]; OUTCOMES],
@@ -63,14 +62,14 @@ pub(super) struct GateCounters {
     bans: OnceLock<Counter>,
     debt_capped: OnceLock<Counter>,
     grant_units: OnceLock<[Counter; GRANTED.len()]>,
-    lease: OnceLock<Lease>,
+    lease: OnceLock<LeaseMetrics>,
     settlements: OnceLock<[Counter; Settlement::ALL.len()]>,
-    permits: OnceLock<Permits>,
+    permits: OnceLock<PermitMetrics>,
     adaptive_limit: OnceLock<Gauge>,
 }
 
 /// The counters of a gate with an in-flight limit.
-pub(super) struct Permits {
+pub(super) struct PermitMetrics {
     pub(super) held: Gauge,
     pub(super) waiting: Gauge,
     pub(super) lapsed: Counter,
@@ -78,13 +77,13 @@ pub(super) struct Permits {
 }
 
 /// The counters of a leased gate.
-pub(super) struct Lease {
+pub(super) struct LeaseMetrics {
     /// Indexed like [`FATES`].
     pub(super) units: [Counter; FATES.len()],
     pub(super) held: Gauge,
 }
 
-impl GateCounters {
+impl GateMetrics {
     fn new(gate: Option<GateName>) -> Self {
         Self {
             gate,
@@ -135,9 +134,9 @@ impl GateCounters {
         self.grant_units.get_or_init(|| GRANTED.map(counter))
     }
 
-    pub(super) fn lease(&self, register: &Register) -> &Lease {
+    pub(super) fn lease(&self, register: &Register) -> &LeaseMetrics {
         let units = |fate| register.counter(&names::LEASE_UNITS, &[("gate", self.name()), ("fate", fate)]);
-        self.lease.get_or_init(|| Lease {
+        self.lease.get_or_init(|| LeaseMetrics {
             units: FATES.map(units),
             held: register.gauge(&names::LEASE_HELD, &[("gate", self.name())]),
         })
@@ -151,10 +150,10 @@ impl GateCounters {
         &self.settlements.get_or_init(|| Settlement::ALL.map(counter))[settlement as usize]
     }
 
-    pub(super) fn permits(&self, register: &Register) -> &Permits {
+    pub(super) fn permits(&self, register: &Register) -> &PermitMetrics {
         self.permits.get_or_init(|| {
             let gate = [("gate", self.name())];
-            Permits {
+            PermitMetrics {
                 held: register.gauge(&names::PERMITS_HELD, &gate),
                 waiting: register.gauge(&names::PERMITS_WAITING, &gate),
                 lapsed: register.counter(&names::PERMITS_LAPSED, &gate),

@@ -15,14 +15,14 @@
 //!     `give_back`, `after`, `remaining`, `room`, `retry_after`, `reset_after`. With a window also `window`, else
 //!     `window_us` and `describe`. Without [`Storage::Log`] also `parse`. Override each other method whose
 //!     default is wrong for the algorithm; `stamp`, `stamp_at`, `leased_until` and `is_stamp_the_end` go together.
-//! - `lua/NAME.lua`: a function `NAME` that does the same on the server. `lua/prelude.lua` has its contract.
-//! - In `lua/holds.lua`, the stamp of a charge in `stamp_of`, and how long it can count in `life`, which are
+//! - `lua/quota/NAME.lua`: a function `NAME` that does the same on the server. `lua/prelude.lua` has its contract.
+//! - In `lua/reserve/holds.lua`, the stamp of a charge in `stamp_of`, and how long it can count in `life`, which are
 //!   `stamp_at` and `counts_for` in Rust.
-//! - `lua/fast_NAME.lua`, the fast path of a take. Without one, pass `fast_nothing` to `scripts!`.
+//! - `lua/take/fast_NAME.lua`, the fast path of a take. Without one, pass `fast_nothing` to `scripts!`.
 //! - A variant of [`State`], if none fits.
 //! - Constructors `Quota::NAME` and `Quota::try_NAME` in `src/quota.rs`.
 //! - Another kind of state: a variant of [`Storage`], and its reading in `src/admin.rs`, `src/admin/usage.rs` and
-//!   `lua/inspect.lua`. Other parameters: a variant of [`Parameters`], and its uses in `src/quota.rs`,
+//!   `lua/admin/inspect.lua`. Other parameters: a variant of [`Parameters`], and its uses in `src/quota.rs`,
 //!   `src/admin/name.rs`, `crates/tidegate-cli/src/quota.rs` and `crates/tidegate-rules/src/limit_reader.rs`.
 //! - The estimate of waiting times in `crates/tidegate-http/src/wait_queue/estimate.rs`.
 //! - Its words in `lua/show.lua`, and its rows in the tables of `README.md`, `lua/README.md`,
@@ -44,7 +44,7 @@
 
 use std::fmt;
 
-use super::holdings::Holdings;
+use super::in_flight::Holdings;
 use super::log::Log;
 use crate::quota::{Micros, Window};
 use crate::script::Scripts;

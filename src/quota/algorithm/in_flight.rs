@@ -1,9 +1,10 @@
 //! In-flight limit: at most so many units are held at the same time, by processes with a lease.
 
+use std::collections::BTreeMap;
+
 use super::definition::{
     Algorithm, Definition, EXACT, Parameters, RawState, State, Storage, deserialize, exact_number,
 };
-use super::holdings::Holdings;
 use crate::error::Error;
 use crate::quota::Invalid;
 use crate::script::{Script, Scripts, allow_oom, lua, scripts, with_bound, with_prelude};
@@ -25,14 +26,14 @@ macro_rules! acquire {
         concat!(
             $first_line,
             with_bound!(""),
-            lua!("fast_acquire"),
+            lua!("in_flight/fast_acquire"),
             "local function slow_path(call, format, now, stamp)\n",
             lua!("prelude"),
-            lua!("hash_state"),
-            lua!("in_flight"),
-            lua!("slow_acquire"),
+            lua!("quota/hash_state"),
+            lua!("quota/in_flight"),
+            lua!("in_flight/slow_acquire"),
             "end\n",
-            lua!("acquire")
+            lua!("in_flight/acquire")
         )
     };
 }
@@ -45,7 +46,7 @@ static SCRIPTS: Scripts = Scripts {
     block: scripts!(@write "block", "in_flight", "", "hash_state", "in_flight"),
 };
 
-/// Processes messages without acquires as `lua/acquire.lua` does, also while the memory of Redis is full.
+/// Processes messages without acquires as `lua/in_flight/acquire.lua` does, also while the memory of Redis is full.
 pub static REPORT: Script = Script::bounded("report", acquire!(allow_oom!()));
 
 /// The maximum limit: the scripts write counts of 14 digits.
@@ -189,4 +190,30 @@ impl Algorithm for InFlight {
         };
         Some((State::InFlight(holdings), Some([exact_number(limit)?, 0, 0, 0])))
     }
+}
+
+// The units that processes hold of one key of an in-flight limit.
+
+/// The state of one key of an in-flight limit: its holders and their units.
+///
+/// `held` and `sure_until_us` summarize the holders, so that most decisions need no scan of all of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holdings {
+    /// The units of the holders that were live at the last scan, with the changes since.
+    pub held: u64,
+    /// The earliest time at which a holder can lapse, in µs since 1970. Before it, `held` is exact.
+    pub sure_until_us: u64,
+    /// The time of the last write, in µs since 1970. After a step back of the clock, that of the latest.
+    pub written_us: u64,
+    /// The units of each holder, by its name.
+    pub holders: BTreeMap<String, Holding>,
+}
+
+/// The units of one holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holding {
+    /// The units, above 0.
+    pub units: u64,
+    /// The number of the message that set them.
+    pub number: u64,
 }

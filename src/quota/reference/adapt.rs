@@ -1,4 +1,4 @@
-//! The adaptive limit of one key: `lua/adapt.lua`.
+//! The adaptive limit of one key: `lua/in_flight/adapt.lua`.
 //!
 //! The limit follows the latency of the operations. Processes [report](Adaptation::report) how many operations
 //! ended, and for how long how many were in flight. After each window, the first report changes the limit: it

@@ -1,4 +1,4 @@
-//! Messages of holders about keys of in-flight limits, and groups that contain them: `lua/in_flight.lua`.
+//! Messages of holders about keys of in-flight limits, and groups that contain them: `lua/quota/in_flight.lua`.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::quota::algorithm::{EXACT, Holding, Holdings, Kind, QUARTER_US, RawSta
 /// The longest lease.
 const MAX_TTL_US: u64 = 60_000_000;
 
-/// The leases of the holders of in-flight limits, by their names: `lua/permit_lease.lua`.
+/// The leases of the holders of in-flight limits, by their names: `lua/in_flight/permit_lease.lua`.
 ///
 /// A name ends in `/` and the lease's length in ms, from 1 to 60,000, such as `web-1.3f2a/10000`. It contains
 /// no space and no `;`. Each name serves one lease only.

@@ -1,10 +1,15 @@
 //! The calls of in-flight limits: messages of one holder, and groups that contain them.
 
+use futures_util::future::join_all;
 use redis::Cmd;
+use smallvec::SmallVec;
 
-use super::{Optional, Quotas};
+use super::reply::Reply;
+use super::{CallKind, Optional, Quotas, RedisStore};
+use crate::connection::Deadline;
+use crate::error::Error;
 use crate::quota::Quota;
-use crate::store::take::{Companion, Group, Item, Message};
+use crate::store::take::{Companion, Group, GroupItem, HolderMessage, Outcome};
 
 /// The sender of all messages of a call. Without one, the call peeks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,7 +23,7 @@ impl<'a> Sender<'a> {
     /// attributed to the first one: then the group has no sender, and is refused as lapsed.
     pub(super) fn of(group: &'a Group) -> Self {
         let sender =
-            |message: &'a Message| Self { name: &message.holder, lease_end_us: message.lease_end_us };
+            |message: &'a HolderMessage| Self { name: &message.holder, lease_end_us: message.lease_end_us };
         let mut senders = group.items.iter().filter_map(message_of).map(sender);
         let first = senders.next().unwrap_or_default();
         if senders.all(|other| other == first) { first } else { Self::default() }
@@ -46,7 +51,7 @@ pub(super) fn acquire_args(sender: Sender<'_>, quota: &Quota, groups: &[&Group],
 
 /// Appends the arguments of a peek that names no other key: it passes its key in place of the leases. The script reads
 /// those only if one may have lapsed since its last scan, and then fails.
-pub(super) fn peek_alone_args(quota: &Quota, item: &Item, command: &mut Cmd) {
+pub(super) fn peek_alone_args(quota: &Quota, item: &GroupItem, command: &mut Cmd) {
     let (key, [limit, ..]) = (&item.target.redis_key, quota.kind().args());
     command.arg(2).arg(key).arg(key).arg("").arg(0).arg(limit);
     command.arg(0).arg(0).arg(0).arg(item.cost);
@@ -75,7 +80,7 @@ pub(super) fn acquire_all_args(sender: Sender<'_>, now_us: u64, groups: &[&Group
 fn keys(groups: &[&Group], command: &mut Cmd) {
     let items = || groups.iter().flat_map(|group| &group.items);
     command.arg(items().count() + 1);
-    if let Some(Item { target, .. }) = items().next() {
+    if let Some(GroupItem { target, .. }) = items().next() {
         command.arg(target.gate.prefix.holders(target.hash_tag));
     }
     for item in items() {
@@ -84,7 +89,7 @@ fn keys(groups: &[&Group], command: &mut Cmd) {
 }
 
 /// Appends the number of a message, and the units that it keeps. A peek has none.
-fn append_message(item: &Item, command: &mut Cmd) {
+fn append_message(item: &GroupItem, command: &mut Cmd) {
     let (number, keep) = message_of(item).map_or((0, Some(0)), |message| (message.number, message.keep));
     command.arg(number).arg(Optional(keep));
 }
@@ -94,11 +99,75 @@ pub(super) fn is_shared(group: &Group) -> bool {
     group.items.iter().filter_map(message_of).any(|message| message.is_shared)
 }
 
-pub(super) fn message_of(item: &Item) -> Option<&Message> {
+pub(super) fn message_of(item: &GroupItem) -> Option<&HolderMessage> {
     match item.companion.as_deref() {
         Some(Companion::Message(message)) => Some(message),
         _ => None,
     }
+}
+
+// Messages of a holder that Redis rejected because its memory is full.
+//
+// One message releases units and acquires others, and Redis rejects it as a whole. So it is sent again without its
+// acquires, by a script that also runs without free memory.
+
+/// A message without its acquires.
+struct HolderReport {
+    /// The index of its group in the call.
+    index: usize,
+    group: Group,
+}
+
+impl RedisStore {
+    /// Reports what the holder keeps of the keys of groups that failed for lack of memory. If that fails too, the group
+    /// has the error of its report: see [`Error::is_out_of_memory`].
+    pub(super) async fn report_kept(
+        &self,
+        groups: &[&Group],
+        outcomes: &mut [Result<Outcome, Error>],
+        deadline: Deadline,
+    ) {
+        let is_rejected = |index: usize| outcomes[index].as_ref().is_err_and(Error::is_out_of_memory);
+        let rejected = groups.iter().enumerate().filter(|(index, _)| is_rejected(*index));
+        let reports: Vec<HolderReport> =
+            rejected.flat_map(|(index, group)| reports_of(index, group)).collect();
+        let calls = reports.chunk_by(|one, next| one.quota() == next.quota());
+        let replies = join_all(calls.map(|reports| self.send_reports(reports, deadline))).await;
+        for (report, reply) in reports.iter().zip(replies.into_iter().flatten()) {
+            // A message without acquires is its own report.
+            if reply.is_err() || groups[report.index].n == 0 {
+                outcomes[report.index] = reply;
+            }
+        }
+    }
+
+    /// Sends reports about keys of one quota.
+    async fn send_reports(
+        &self,
+        reports: &[HolderReport],
+        deadline: Deadline,
+    ) -> Vec<Result<Outcome, Error>> {
+        let groups: Vec<&Group> = reports.iter().map(|report| &report.group).collect();
+        let kind = CallKind::Report(Sender::of(groups[0]), reports[0].quota());
+        match self.try_call(kind, &groups, true, deadline).await {
+            Ok(reply) => Reply::new(reply).outcomes(&groups),
+            Err(error) => vec![Err(error); groups.len()],
+        }
+    }
+}
+
+impl HolderReport {
+    fn quota(&self) -> &Quota {
+        &self.group.items[0].target.gate.quota
+    }
+}
+
+fn reports_of(index: usize, group: &Group) -> impl Iterator<Item = HolderReport> {
+    let messages = group.items.iter().filter(|item| message_of(item).is_some());
+    messages.map(move |item: &GroupItem| HolderReport {
+        index,
+        group: Group { items: SmallVec::from_buf([item.clone()]), n: 0 },
+    })
 }
 
 #[cfg(test)]
@@ -157,31 +226,31 @@ mod tests {
             Ok(reply.end_us - START.as_micros() as u64)
         }
 
-        async fn take(&self, n: u64, items: Vec<Item>) -> Result<Outcome, Error> {
+        async fn take(&self, n: u64, items: Vec<GroupItem>) -> Result<Outcome, Error> {
             let group = Group { items: items.into(), n };
             self.store.take(&[group], Deadline::new(HOUR)).await.remove(0)
         }
 
         /// Sends a message. Returns the admitted acquires, the units held before, and those that wait before.
-        async fn acquire(&self, target: &Target, n: u64, message: Message) -> Result<[u64; 3], Error> {
+        async fn acquire(&self, target: &Target, n: u64, message: HolderMessage) -> Result<[u64; 3], Error> {
             let outcome = self.take(n, vec![item(target, 1, message)]).await?;
             Ok([outcome.k, outcome.before[0].raw[0], outcome.before[0].raw[2]])
         }
 
         /// Returns the units held according to a peek.
         async fn held(&self, target: &Target) -> u64 {
-            self.take(0, vec![Item::new(target.clone(), 1)]).await.unwrap().before[0].raw[0]
+            self.take(0, vec![GroupItem::new(target.clone(), 1)]).await.unwrap().before[0].raw[0]
         }
     }
 
-    fn message(holder: &str, number: u64, keep: u64) -> Message {
+    fn message(holder: &str, number: u64, keep: u64) -> HolderMessage {
         let (keep, lease_end_us) = (Some(keep), u64::MAX >> 11);
-        Message { holder: holder.into(), lease_end_us, number, keep, is_shared: false }
+        HolderMessage { holder: holder.into(), lease_end_us, number, keep, is_shared: false }
     }
 
-    fn item(target: &Target, cost: u64, message: Message) -> Item {
+    fn item(target: &Target, cost: u64, message: HolderMessage) -> GroupItem {
         let companion = Some(Box::new(Companion::Message(message)));
-        Item { companion, ..Item::new(target.clone(), cost) }
+        GroupItem { companion, ..GroupItem::new(target.clone(), cost) }
     }
 
     /// Runs a scenario on each store.
@@ -239,7 +308,7 @@ mod tests {
             world.at(5_000);
             assert_eq!(world.lease(LeaseCall::Renew { name: WEB }).await.unwrap(), 15_000_000);
             world.at(10_000);
-            let late = Message { lease_end_us: START.as_micros() as u64 + end, ..message(WEB, 1, 0) };
+            let late = HolderMessage { lease_end_us: START.as_micros() as u64 + end, ..message(WEB, 1, 0) };
             assert!(world.acquire(&gate, 1, late).await.unwrap_err().is_lapsed_lease());
             assert_eq!(world.acquire(&gate, 1, message(WEB, 2, 0)).await.unwrap(), [1, 0, 0]);
             world.lease(LeaseCall::End { name: WEB }).await.unwrap();
@@ -255,7 +324,7 @@ mod tests {
             let rate = world.target("rate", Quota::token_bucket(3, Rate::per_hour(3)));
             world.lease(LeaseCall::Open { name: WEB }).await.unwrap();
             let acquire = async |n, number, keep| {
-                let items = vec![Item::new(rate.clone(), 1), item(&gate, 1, message(WEB, number, keep))];
+                let items = vec![GroupItem::new(rate.clone(), 1), item(&gate, 1, message(WEB, number, keep))];
                 world.take(n, items).await.unwrap().k
             };
             assert_eq!(acquire(1, 1, 0).await, 1);

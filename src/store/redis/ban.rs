@@ -6,7 +6,7 @@ use super::reply::Reply;
 use super::{Optional, Quotas};
 use crate::error::Error;
 use crate::quota::ban::Ban;
-use crate::store::take::{BeginningBan, Group, Item};
+use crate::store::take::{BeginningBan, Group, GroupItem};
 
 /// Appends arguments in the order of the header of `ban.lua`.
 pub(super) fn ban_args(now_us: u64, groups: &[&Group], command: &mut Cmd) {
@@ -43,7 +43,7 @@ impl Reply {
     /// Parses the end of a group of `ban`.
     pub(super) fn bans(&mut self, group: &Group) -> Result<Vec<BeginningBan>, Error> {
         let begins = |item: usize| {
-            let ban = group.items.get(item).and_then(Item::ban);
+            let ban = group.items.get(item).and_then(GroupItem::ban);
             // Of an item without a ban, `Outcome::is_possible` rejects it.
             BeginningBan { item, lasts_us: ban.map_or(0, Ban::lasts_us) }
         };
@@ -68,12 +68,12 @@ mod tests {
     const NOW_US: i64 = 1_577_836_800_000_000;
 
     /// Returns an item that admits two units per hour.
-    fn item(gate: &str, ban: Option<Ban>) -> Item {
+    fn item(gate: &str, ban: Option<Ban>) -> GroupItem {
         let keyspace = Keyspace::new("test", KeyMode::Clear).unwrap();
         let quota = Quota::fixed_window(2, HOUR);
         let gate = GateInfo::new(&keyspace, &KeyedHasher::default(), gate, quota).unwrap();
         let companion = ban.map(|ban| Box::new(Companion::Ban { ban, is_grant: false }));
-        Item { companion, ..Item::new(Target::new(&Arc::new(gate), b"user:42", None), 1) }
+        GroupItem { companion, ..GroupItem::new(Target::new(&Arc::new(gate), b"user:42", None), 1) }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::quota::Quota;
 use crate::quota::algorithm::RawState;
 use crate::quota::reference::Before;
 use crate::quota::reference::adapt::{Adaptation, FIELDS};
-use crate::store::take::{Group, Item, Outcome};
+use crate::store::take::{Group, GroupItem, Outcome};
 use crate::store::{Adapted, LeaseReply, UsedCharge};
 
 /// A flat reply, read in order.
@@ -34,7 +34,7 @@ impl Reply {
             first @ 0.. => (group.n, Some(first)),
             k => ((-1 - k).unsigned_abs(), None),
         };
-        let mut before = |item: &Item| self.before(&item.target.gate.quota, first.take());
+        let mut before = |item: &GroupItem| self.before(&item.target.gate.quota, first.take());
         let before = group.items.iter().map(&mut before).collect::<Result<_, _>>()?;
         let repeated = if group.has_holds() { self.listed(group)? } else { Vec::new() };
         let bans = if group.has_bans() { self.bans(group)? } else { Vec::new() };

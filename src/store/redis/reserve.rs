@@ -88,7 +88,7 @@ mod tests {
     use crate::quota::{Quota, Rate};
     use crate::runtime::background::Background;
     use crate::runtime::clock::{Clock, ManualClock};
-    use crate::store::{Companion, GateInfo, Item, Outcome, Store, Target, Write};
+    use crate::store::{Companion, GateInfo, GroupItem, Outcome, Store, Target, Write};
 
     const HOUR: Duration = Duration::from_secs(3_600);
     const START: Duration = Duration::from_secs(1_577_836_800);
@@ -125,7 +125,7 @@ mod tests {
             }
         }
 
-        async fn take(&self, items: Vec<Item>) -> Outcome {
+        async fn take(&self, items: Vec<GroupItem>) -> Outcome {
             let group = Group { items: items.into(), n: 1 };
             let mut outcomes = self.store.take(&[group], Deadline::new(HOUR)).await;
             outcomes.remove(0).unwrap()
@@ -155,9 +155,9 @@ mod tests {
         NewHold { id: "a:b".into(), ttl_us: 60_000_000, is_refunded }
     }
 
-    fn item(target: &Target, cost: u64, hold: Option<&NewHold>) -> Item {
+    fn item(target: &Target, cost: u64, hold: Option<&NewHold>) -> GroupItem {
         let companion = Some(Box::new(Companion::Holds(hold.cloned())));
-        Item { companion, ..Item::new(target.clone(), cost) }
+        GroupItem { companion, ..GroupItem::new(target.clone(), cost) }
     }
 
     fn used(outcome: &Outcome) -> u64 {

@@ -1,7 +1,5 @@
 //! Reads the environment variables of envoyproxy/ratelimit as settings of `serve`.
 
-mod imported;
-mod prefix;
 mod redis;
 mod variables;
 
@@ -10,8 +8,7 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use self::imported::{Imported, Variables, boolean};
-use self::variables::{Treatment, VARIABLES, misspelt};
+use self::variables::{Imported, Treatment, VARIABLES, Variables, boolean, misspelt};
 use super::setting::Origin;
 
 /// The origin of settings that no variable changes.
@@ -215,7 +212,7 @@ fn decisions(variables: &Variables<'_>, imported: &mut Imported) {
     }
     const PREFIX: &str = "CACHE_KEY_PREFIX";
     if let Some(prefix) = variables.get(PREFIX) {
-        match prefix::namespace(&prefix) {
+        match redis::namespace(&prefix) {
             Some(namespace) => {
                 if namespace != prefix {
                     imported.warnings.push(format!("{PREFIX}={prefix} is the namespace `{namespace}`"));

@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use http::HeaderMap;
 use http::header::HeaderName;
 
-use super::spelling::Spelling;
-use super::values::{HeaderValues, Quoted, ValueText, byte_sequence};
-use crate::policy::Policy;
+use super::Spelling;
+use super::header_values::{HeaderValues, Quoted, ValueText, byte_sequence};
+use crate::partition_key::Policy;
 
 /// Appends the fields, such as `"api";q=100;w=60` and `"api";r=99;t=60`. Of several limits with one name, lists the
 /// one that binds.
@@ -66,8 +66,8 @@ mod tests {
 
     use tidegate::{AllDecision, Limiter, Quota};
 
-    use super::super::spelling::DRAFT_11;
     use super::*;
+    use crate::headers::DRAFT_11;
 
     /// The names that pull request 166 of the draft's repository announces: `r` becomes `a`, and `t` becomes `w`. Its
     /// text is not known here, so no draft of this crate sends them.

@@ -8,10 +8,9 @@ use http::request::Parts;
 use ipnet::IpNet;
 use tidegate::Error;
 
-use super::header_name::header_name;
+use super::address::peer_of;
 use super::network::ToNetwork;
-use super::peer::peer_of;
-use super::{address, forwarded};
+use super::{address, forwarded, header_name};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 

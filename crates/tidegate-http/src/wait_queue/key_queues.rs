@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::denial::Denial;
-use super::queue_name::QueueName;
+use tidegate::Check;
+
+use super::position::Denial;
 
 /// The largest number of heads of a queue. Bounds the checks that are denied when the units run out.
 const MAX_HEADS: usize = 64;
@@ -278,3 +279,27 @@ impl<S> KeyQueue<S> {
 
 #[cfg(test)]
 mod tests;
+
+// The name of a queue.
+
+/// Identifies a queue: a gate and a key.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct QueueName(Arc<[u8]>);
+
+impl QueueName {
+    /// Returns the name of the queue for the key of this check.
+    pub(super) fn of(check: &Check) -> Self {
+        // Requests that may use fewer slots of a key wait apart from critical ones, which would wait behind them.
+        let restriction = check.restriction().map_or_else(String::new, |units| format!("{units}\0"));
+        // A gate's name contains no zero byte.
+        let gate = check.gate().unwrap_or_default().as_bytes();
+        Self([gate, b"\0", restriction.as_bytes(), check.key()].concat().into())
+    }
+}
+
+#[cfg(test)]
+impl From<u8> for QueueName {
+    fn from(name: u8) -> Self {
+        Self([name].into())
+    }
+}

@@ -1,6 +1,6 @@
 //! The fields of `rate_limits`, which maps a request to descriptors.
 
-use crate::field_table::{Field, FieldKind, FieldTable, field};
+use super::{Field, FieldKind, FieldTable, field};
 
 pub(crate) static RATE_LIMITS: FieldTable = FieldTable {
     label: "an entry of `rate_limits`",

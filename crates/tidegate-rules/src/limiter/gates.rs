@@ -5,9 +5,8 @@ use std::iter;
 
 use tidegate::{Ban, Gate, Lease, Limiter, OnFailure, Quota};
 
-use crate::limit::Limit;
 use crate::load::Rules;
-use crate::rule::Rule;
+use crate::rule::{Limit, Rule};
 
 /// The gates of a rule.
 #[derive(Debug)]

@@ -9,12 +9,10 @@ use tidegate::redact::RedactedKey;
 use tidegate::{Check, Decision, Error, Gate, Limiter, Source, Switch};
 
 use super::gates::RuleGates;
-use crate::count_key::joined;
 use crate::decision::{RuleOutcome, RuleResult, RulesDecision};
 use crate::descriptor::Descriptor;
-use crate::limit::Limit;
 use crate::load::Rules;
-use crate::rule::Rule;
+use crate::rule::{Limit, Rule, joined};
 
 /// The gate of all limits that descriptors bring themselves. The gate of a rule always contains a dot.
 const DESCRIPTOR_GATE: &str = "descriptor-limit";

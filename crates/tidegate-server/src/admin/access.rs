@@ -5,18 +5,12 @@
 //! pages.
 
 mod attempts;
-mod caller;
 mod control;
-mod cookie;
-mod csrf;
 mod extract;
 mod guard;
 mod identity;
 mod login;
-mod next_page;
-mod rejected_logins;
 mod rejection;
-mod secret;
 mod sessions;
 mod tokens;
 
@@ -26,5 +20,5 @@ pub(crate) use self::guard::guard;
 pub use self::identity::Role;
 pub(crate) use self::identity::{Identity, csrf_token};
 pub(crate) use self::login::routes;
-pub(super) use self::secret::hex;
+pub(super) use self::sessions::hex;
 pub use self::tokens::{AdminTokens, AdminTokensError};

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-use crate::client::Client;
+use super::Client;
 
 /// How many guests a port has. Beyond it, the oldest one is closed, so that clients that hold connections keep no other
 /// client out.

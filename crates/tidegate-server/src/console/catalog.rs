@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use tidegate::{Ban, Override, Switch};
 use tidegate_rules::{Limit, Rule, RulesLimiter};
 
-use super::words;
+use super::display;
 
 /// The maximum gates of a list to choose from.
 const MAX_CHOICES: usize = 500;
@@ -65,14 +65,14 @@ impl Catalog {
             let (file, line) = rule.origin();
             let origin = Origin::new(&files, file, line);
             if let Some(candidate) = rule.candidate() {
-                let quota = format!("{}; candidate: denies nothing", words::quota(&candidate));
+                let quota = format!("{}; candidate: denies nothing", display::quota(&candidate));
                 let facts = facts(rule, quota, Some(candidate.limit()), false, origin.clone());
                 gates.insert(rule.candidate_gate_name(), GateFacts { is_shadow: true, ..facts });
             }
             let limit = rule.limit(None);
             let units = if let Limit::Quota(quota) = limit { Some(quota.limit()) } else { None };
             let denies_all = matches!(limit, Limit::DenyAll(_)) && !rule.is_shadow();
-            gates.insert(rule.gate_name(), facts(rule, words::rule(rule), units, denies_all, origin));
+            gates.insert(rule.gate_name(), facts(rule, display::rule(rule), units, denies_all, origin));
         }
         Self(gates)
     }

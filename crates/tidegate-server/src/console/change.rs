@@ -8,9 +8,8 @@ use tidegate::algorithm::ALGORITHMS;
 
 use self::texts::{button, consequence, question, title};
 pub(super) use self::values::Values;
-use super::filters;
 use super::frame::{Frame, Tab};
-use super::words;
+use super::{display, filters};
 use crate::admin::Verb;
 
 /// The form.
@@ -116,7 +115,7 @@ impl ConfirmPage {
     pub(super) fn new(frame: Frame, verb: Verb, values: &Values, detail: &str, followers: String) -> Self {
         let hidden = values.repeated();
         let query: Vec<String> =
-            hidden.iter().map(|(name, value)| format!("{name}={}", words::query_value(value))).collect();
+            hidden.iter().map(|(name, value)| format!("{name}={}", display::query_value(value))).collect();
         let until = match values.get("for").trim() {
             "" => "it is ended".to_owned(),
             duration => format!("{duration} from the confirmation"),

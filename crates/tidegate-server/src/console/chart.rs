@@ -32,13 +32,13 @@ pub(super) struct Part {
 }
 
 /// The values of a series, oldest first. `None` is a gap.
-pub(super) type Values = Vec<Option<f64>>;
+pub(super) type SeriesValues = Vec<Option<f64>>;
 
 /// A series, before it is drawn.
 pub(super) struct Series {
     pub(super) class: &'static str,
     pub(super) label: &'static str,
-    pub(super) values: Values,
+    pub(super) values: SeriesValues,
 }
 
 /// The drawn series of a chart.

@@ -11,9 +11,8 @@ use tidegate_http::{Descriptors, PeerAddr};
 use tidegate_rules::{Descriptor, Explanation, Limit, RulesLimiter};
 
 use super::catalog::Origin;
-use super::filters;
 use super::frame::{Frame, Tab};
-use super::words;
+use super::{display, filters};
 
 /// The maximum length of each input, and the maximum descriptors and domains of the page.
 const MAX_INPUT_BYTES: usize = 4_096;
@@ -160,7 +159,7 @@ impl RuleView {
             notes.push("Quota mode: denies only if all quotas deny.".to_owned());
         }
         if let Some(candidate) = rule.candidate() {
-            notes.push(format!("Candidate: {}, denies nothing.", words::quota(&candidate)));
+            notes.push(format!("Candidate: {}, denies nothing.", display::quota(&candidate)));
         }
         if let (Some(ban), Limit::Quota(_), false) = (rule.ban(), limit, rule.is_shadow()) {
             let (lasts, within) = (human(ban.lasts), human(ban.within));
@@ -169,7 +168,7 @@ impl RuleView {
         Some(Self {
             path: rule.path().to_owned(),
             gate: rule.gate_name(),
-            limit: words::limit(&limit),
+            limit: display::limit(&limit),
             origin: Origin::new(files, file, line),
             notes,
         })

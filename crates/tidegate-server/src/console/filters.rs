@@ -16,7 +16,7 @@ pub(super) fn visible<T: fmt::Display>(text: T, _: &dyn Values) -> Result<String
 /// Formats a count with commas between groups of three digits: `12,345`.
 #[askama::filter_fn]
 pub(super) fn count<T: fmt::Display>(number: T, _: &dyn Values) -> Result<String> {
-    Ok(super::words::grouped(&number.to_string()))
+    Ok(super::display::grouped(&number.to_string()))
 }
 
 /// As [`visible`], and keeps line feeds.

@@ -7,13 +7,12 @@ use tidegate_rules::{Rule, RulesLimiter};
 
 use super::catalog::{Catalog, GateFacts, switch_of};
 use super::chart::Chart;
-use super::filters;
 use super::frame::{Frame, Tab};
-use super::history::Entry;
+use super::history::AuditRow;
 use super::hour::{Hour, Totals};
-use super::overrides::Row as OverrideRow;
+use super::overrides::OverrideRow;
 use super::overview::decisions_of_gate;
-use super::{stored_key, words};
+use super::{display, filters, stored_key};
 
 /// The maximum overrides of the page.
 const MAX_OVERRIDES: usize = 50;
@@ -28,14 +27,14 @@ pub(super) struct GatePage {
     /// More settings of the rule: name and value in words.
     pub(super) settings: Vec<(&'static str, String)>,
     pub(super) switch: Option<Switch>,
-    pub(super) figures: Option<Figures>,
+    pub(super) figures: Option<GateFigures>,
     pub(super) note: Option<String>,
     pub(super) overrides: Vec<OverrideRow>,
     pub(super) more_overrides: usize,
 }
 
 /// The figures of the gate.
-pub(super) struct Figures {
+pub(super) struct GateFigures {
     pub(super) hour: Totals,
     pub(super) denied_share: String,
     pub(super) chart: Chart,
@@ -50,7 +49,7 @@ impl GatePage {
         rules: &RulesLimiter,
         hour: Result<&Hour, &str>,
         overrides: &[Override],
-        log: &[Entry],
+        log: &[AuditRow],
         catalog: &Catalog,
     ) -> Self {
         let rule = rules.rules().iter().find(|rule| rule.gate_name() == name);
@@ -64,9 +63,9 @@ impl GatePage {
             facts: catalog.get(name).cloned(),
             settings: rule.map(settings).unwrap_or_default(),
             switch: switch_of(overrides, name),
-            figures: figures.map(|(hour, gate)| Figures {
+            figures: figures.map(|(hour, gate)| GateFigures {
                 hour: gate.hour,
-                denied_share: words::share(gate.hour.denied, gate.hour.decisions()),
+                denied_share: display::share(gate.hour.denied, gate.hour.decisions()),
                 chart: decisions_of_gate(hour, gate),
                 sources: gate.sources.iter().map(|(name, count)| (name.clone(), *count)).collect(),
             }),
@@ -92,7 +91,7 @@ fn settings(rule: &Rule) -> Vec<(&'static str, String)> {
         settings.push(("Cost", format!("{} units for each hit", rule.cost())));
     }
     if let Some(candidate) = rule.candidate() {
-        let text = format!("{}, counted by gate {}", words::quota(&candidate), rule.candidate_gate_name());
+        let text = format!("{}, counted by gate {}", display::quota(&candidate), rule.candidate_gate_name());
         settings.push(("Candidate", text));
     }
     if let Some(ban) = rule.ban() {

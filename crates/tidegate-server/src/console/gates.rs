@@ -6,10 +6,9 @@ use askama::Template;
 use tidegate::{Override, Switch};
 
 use super::catalog::{Catalog, Origin, overridden_keys, switch_of};
-use super::filters;
 use super::frame::{Frame, Tab};
 use super::hour::{GateHour, Hour, Totals};
-use super::words;
+use super::{display, filters};
 
 /// The maximum gates of a page.
 const PER_PAGE: usize = 100;
@@ -20,7 +19,7 @@ const PER_PAGE: usize = 100;
 pub(super) struct Gates {
     pub(super) frame: Frame,
     pub(super) search: String,
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<GateSummary>,
     /// The number of gates that the search finds.
     pub(super) found: usize,
     /// Counted from 0.
@@ -31,7 +30,7 @@ pub(super) struct Gates {
 }
 
 /// A gate.
-pub(super) struct Row {
+pub(super) struct GateSummary {
     pub(super) name: String,
     pub(super) quota: String,
     pub(super) origin: Option<Origin>,
@@ -77,7 +76,7 @@ impl Gates {
         let page = page.min(pages - 1);
         let shown = found.iter().skip(page * PER_PAGE).take(PER_PAGE);
         let of_hour = |name: &str| hour.ok().map(|_| figures(name));
-        let rows = shown.map(|name| Row::new(name, of_hour(name), overrides, catalog)).collect();
+        let rows = shown.map(|name| GateSummary::new(name, of_hour(name), overrides, catalog)).collect();
         Self {
             frame: Frame { title: "Gates".to_owned(), tab: Some(Tab::Gates), ..frame },
             search: search.to_owned(),
@@ -98,7 +97,7 @@ pub(super) fn gate_of(entry: &Override) -> Option<&str> {
     }
 }
 
-impl Row {
+impl GateSummary {
     /// `figures` are those of the gate, if there are any of the fleet.
     fn new(
         name: &str,
@@ -113,7 +112,7 @@ impl Row {
             quota: facts.map_or_else(String::new, |facts| facts.quota.clone()),
             origin: facts.map(|facts| facts.origin.clone()),
             totals: figures.map(|gate| gate.map(|gate| gate.hour).unwrap_or_default()),
-            denied_now: words::per_second(Hour::per_second_now(denied_now)),
+            denied_now: display::per_second(Hour::per_second_now(denied_now)),
             is_denying: denied_now > 0,
             switch: switch_of(overrides, name),
             overridden_keys: overridden_keys(overrides, name),

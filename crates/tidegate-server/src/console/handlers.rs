@@ -18,10 +18,10 @@ use super::frame::{Frame, Who};
 use super::gate::GatePage;
 use super::gates::Gates;
 use super::health::{HealthPage, firing};
-use super::history::{self, Entry};
+use super::history::{self, AuditRow};
 use super::hour::Hour;
 use super::key_search::KeySearch;
-use super::keys::{Key, KeyPage, Keys, KeysLive, Lists};
+use super::keys::{KeyPage, Keys, KeysLive, Lists, SearchedKey};
 use super::overrides::Overrides;
 use super::overview::{Live, Overview, OverviewLive, Readings};
 use super::readings::Console;
@@ -30,17 +30,17 @@ use super::stored_key;
 use crate::admin::{AdminState, Identity, Problem, Role, Viewer, csrf_token};
 
 /// The parameters of a page.
-type Parameters = Query<HashMap<String, String>>;
+type PageParameters = Query<HashMap<String, String>>;
 
 /// The maximum length of a parameter in bytes. A longer one counts as absent.
 const MAX_PARAMETER_BYTES: usize = 2_048;
 
-fn text<'p>(parameters: &'p Parameters, name: &str) -> &'p str {
+fn text<'p>(parameters: &'p PageParameters, name: &str) -> &'p str {
     let found = parameters.0.get(name).filter(|value| value.len() <= MAX_PARAMETER_BYTES);
     found.map_or("", String::as_str)
 }
 
-fn number(parameters: &Parameters, name: &str) -> usize {
+fn number(parameters: &PageParameters, name: &str) -> usize {
     text(parameters, name).parse().unwrap_or(0)
 }
 
@@ -130,7 +130,7 @@ pub(super) async fn overview_live(State(state): State<AdminState>, Viewer(identi
 pub(super) async fn gates(
     State(state): State<AdminState>,
     Viewer(identity): Viewer,
-    parameters: Parameters,
+    parameters: PageParameters,
 ) -> Response {
     let common = Common::new(&state.console, &identity).await;
     let (search, at) = (text(&parameters, "q"), number(&parameters, "page"));
@@ -140,7 +140,7 @@ pub(super) async fn gates(
 pub(super) async fn gate(
     State(state): State<AdminState>,
     Viewer(identity): Viewer,
-    parameters: Parameters,
+    parameters: PageParameters,
 ) -> Response {
     let common = Common::new(&state.console, &identity).await;
     let (name, rules) = (text(&parameters, "name"), state.console.service().rules());
@@ -165,7 +165,7 @@ async fn lists(state: &AdminState, common: &Common, gate: &str) -> Result<Lists,
 pub(super) async fn keys(
     State(state): State<AdminState>,
     Viewer(identity): Viewer,
-    parameters: Parameters,
+    parameters: PageParameters,
 ) -> Response {
     let common = Common::new(&state.console, &identity).await;
     let gate = text(&parameters, "gate");
@@ -176,7 +176,7 @@ pub(super) async fn keys(
 pub(super) async fn keys_live(
     State(state): State<AdminState>,
     Viewer(identity): Viewer,
-    parameters: Parameters,
+    parameters: PageParameters,
 ) -> Response {
     let common = Common::new(&state.console, &identity).await;
     page(&KeysLive { lists: lists(&state, &common, text(&parameters, "gate")).await })
@@ -184,7 +184,7 @@ pub(super) async fn keys_live(
 
 /// Returns the key that the parameters name: by a stored form, or by its text. A stored form can be empty; a text cannot,
 /// because an empty field was not filled in.
-fn key_of(console: &Console, parameters: &Parameters) -> Option<Key> {
+fn key_of(console: &Console, parameters: &PageParameters) -> Option<SearchedKey> {
     let key = text(parameters, "key");
     let form = match (text(parameters, "stored").is_empty(), parameters.0.contains_key("written")) {
         (false, _) => key.to_owned(),
@@ -192,14 +192,14 @@ fn key_of(console: &Console, parameters: &Parameters) -> Option<Key> {
         (true, false) if key.is_empty() => return None,
         (true, false) => stored_key::encoded(key.as_bytes()),
     };
-    Key::of_stored(&form, |bytes| console.stored_forms(bytes))
+    SearchedKey::of_stored(&form, |bytes| console.stored_forms(bytes))
 }
 
 pub(super) async fn key(
     State(state): State<AdminState>,
     Viewer(identity): Viewer,
     headers: HeaderMap,
-    parameters: Parameters,
+    parameters: PageParameters,
 ) -> Response {
     let problem = |status, why: String| Problem::new(status, why).respond(&headers);
     let console = &state.console;
@@ -226,7 +226,7 @@ pub(super) async fn key(
 }
 
 /// Returns the audit log for these overrides: empty without overrides, and if it cannot be read.
-async fn log_of(state: &AdminState, overrides: &[Override]) -> Vec<Entry> {
+async fn log_of(state: &AdminState, overrides: &[Override]) -> Vec<AuditRow> {
     match overrides.is_empty() {
         true => Vec::new(),
         false => history::audit_entries(state).await.unwrap_or_default(),
@@ -236,7 +236,7 @@ async fn log_of(state: &AdminState, overrides: &[Override]) -> Vec<Entry> {
 pub(super) async fn overrides(
     State(state): State<AdminState>,
     Viewer(identity): Viewer,
-    parameters: Parameters,
+    parameters: PageParameters,
 ) -> Response {
     let common = Common::new(&state.console, &identity).await;
     let overrides =
@@ -249,7 +249,7 @@ pub(super) async fn overrides(
 pub(super) async fn rules(
     State(state): State<AdminState>,
     Viewer(identity): Viewer,
-    parameters: Parameters,
+    parameters: PageParameters,
 ) -> Response {
     let common = Common::new(&state.console, &identity).await;
     let (rules, reload) =
@@ -261,7 +261,7 @@ pub(super) async fn rules(
 pub(super) async fn explain(
     State(state): State<AdminState>,
     Viewer(identity): Viewer,
-    parameters: Parameters,
+    parameters: PageParameters,
 ) -> Response {
     let common = Common::new(&state.console, &identity).await;
     let [domain, descriptor, request, headers, ip] =

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidegate::Ban;
 use tidegate::admin::{AuditEntry, AuditRecord, Inspector, human};
 
-use super::words;
+use super::display;
 use crate::admin::AdminState;
 use crate::admin::audit::now_ms;
 
@@ -16,7 +16,7 @@ const MAX_AUDIT_ENTRIES: usize = 1_000;
 const MAX_DIFFERENCE_MS: u64 = 60_000;
 
 /// An entry of the audit log.
-pub(super) struct Entry {
+pub(super) struct AuditRow {
     unix_ms: u64,
     pub(super) record: AuditRecord,
 }
@@ -30,7 +30,7 @@ pub(super) struct Event {
     pub(super) reason: String,
 }
 
-impl Entry {
+impl AuditRow {
     fn new(entry: AuditEntry) -> Self {
         Self { unix_ms: entry.unix_ms, record: entry.record }
     }
@@ -40,7 +40,7 @@ impl Entry {
         let what = [&*record.verb, &record.gate, &record.detail, &record.result];
         let what = what.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ");
         Event {
-            when: words::date_and_time(self.unix_ms / 1_000),
+            when: display::date_and_time(self.unix_ms / 1_000),
             who: format!("{} ({})", record.operator, record.role),
             what,
             reason: record.reason.clone(),
@@ -49,7 +49,11 @@ impl Entry {
 }
 
 /// Returns the change that made the switch of a gate, or the override of one of its keys. `entries` are the newest first.
-pub(super) fn origin_of<'e>(entries: &'e [Entry], gate: &str, key: Option<&str>) -> Option<&'e AuditRecord> {
+pub(super) fn origin_of<'e>(
+    entries: &'e [AuditRow],
+    gate: &str,
+    key: Option<&str>,
+) -> Option<&'e AuditRecord> {
     let [begins, ends] = if key.is_some() { ["override", "end_override"] } else { ["switch", "end_switch"] };
     let records = entries.iter().map(|entry| &entry.record);
     let mut of_gate = records.filter(|record| {
@@ -63,15 +67,15 @@ pub(super) fn origin_of<'e>(entries: &'e [Entry], gate: &str, key: Option<&str>)
 /// Returns who or what has blocked a key for `left` more, in a sentence, as far as the audit log and the rule's ban tell. Redis
 /// stores only the end of a block. `entries` are the newest first; `None` if they cannot be read.
 pub(super) fn blocked_by(
-    entries: Option<&[Entry]>,
+    entries: Option<&[AuditRow]>,
     (gate, key): (&str, &str),
     left: Duration,
     ban: Option<Ban>,
 ) -> Option<String> {
     let entries = entries?;
     let ends_ms = now_ms().saturating_add(left.as_millis() as u64);
-    let is_this_block = |entry: &&Entry| {
-        let Entry { unix_ms, record } = entry;
+    let is_this_block = |entry: &&AuditRow| {
+        let AuditRow { unix_ms, record } = entry;
         let lasts = record.detail.strip_prefix("for ").and_then(|text| humantime::parse_duration(text).ok());
         let is_of_key = record.gate == gate && record.key == key;
         let has_end = |lasts: Duration| {
@@ -95,10 +99,10 @@ pub(super) fn blocked_by(
 }
 
 /// Returns the newest entries of the audit log, or why they cannot be read.
-pub(super) async fn audit_entries(state: &AdminState) -> Result<Vec<Entry>, String> {
+pub(super) async fn audit_entries(state: &AdminState) -> Result<Vec<AuditRow>, String> {
     let entries = state.audit.entries(MAX_AUDIT_ENTRIES).await;
     let entries = entries.map_err(|error| format!("The audit log cannot be read: {error}"))?;
-    Ok(entries.into_iter().map(Entry::new).collect())
+    Ok(entries.into_iter().map(AuditRow::new).collect())
 }
 
 /// Returns how many instances will follow a change.
@@ -115,10 +119,10 @@ pub(super) async fn followers(inspector: &Inspector) -> String {
 mod tests {
     use super::*;
 
-    fn entry(verb: &str, gate: &str, key: &str, result: &str) -> Entry {
+    fn entry(verb: &str, gate: &str, key: &str, result: &str) -> AuditRow {
         let [verb, gate, key, result] = [verb, gate, key, result].map(str::to_owned);
         let reason = format!("{verb} {gate} {key}");
-        Entry {
+        AuditRow {
             unix_ms: 0,
             record: AuditRecord { verb, gate, key, result, reason, ..AuditRecord::default() },
         }

@@ -5,15 +5,13 @@ use tidegate::admin::{Found, human};
 use tidegate::{Override, Switch};
 
 use super::catalog::Catalog;
-use super::filters;
 use super::frame::{Frame, Tab};
-use super::history::{Entry, Event};
+use super::history::{AuditRow, Event};
 use super::key_search::KeySearch;
-use super::overrides::Row as OverrideRow;
+use super::overrides::OverrideRow;
 use super::states::StateRow;
-use super::stored_key;
 use super::top::Ranked;
-use super::words;
+use super::{display, filters, stored_key};
 
 /// The changes of a key that are shown.
 const MAX_EVENTS: usize = 50;
@@ -75,7 +73,7 @@ impl Keys {
     pub(super) fn new(frame: Frame, gate: &str, lists: Result<Lists, String>) -> Self {
         let live_url = match gate {
             "" => "/keys/live".to_owned(),
-            gate => format!("/keys/live?gate={}", words::query_value(gate)),
+            gate => format!("/keys/live?gate={}", display::query_value(gate)),
         };
         let frame = Frame { title: "Keys".to_owned(), tab: Some(Tab::Keys), ..frame };
         Self { frame, gate: gate.to_owned(), lists, live_url }
@@ -87,7 +85,7 @@ impl Lists {
     pub(super) fn new(
         ranked: &Ranked,
         overrides: &[Override],
-        log: Option<&[Entry]>,
+        log: Option<&[AuditRow]>,
         catalog: &Catalog,
     ) -> Self {
         let rows = |found: &[Found]| {
@@ -110,7 +108,7 @@ impl Lists {
             }
             (number, _) => {
                 let verb = if number == 1 { "is" } else { "are" };
-                ("verdict warn", format!("{} {verb} denied now", words::counted(number, "key")))
+                ("verdict warn", format!("{} {verb} denied now", display::counted(number, "key")))
             }
         };
         Self { denied, most_used: rows(&ranked.most_used), progress, summary, class }
@@ -118,23 +116,23 @@ impl Lists {
 }
 
 fn counted_keys(keys: u64) -> String {
-    words::counted(usize::try_from(keys).unwrap_or(usize::MAX), "key")
+    display::counted(usize::try_from(keys).unwrap_or(usize::MAX), "key")
 }
 
 impl KeyPage {
     pub(super) fn new(
         frame: Frame,
-        key: &Key,
+        key: &SearchedKey,
         search: &KeySearch,
         overrides: &[Override],
-        history: Result<Vec<Entry>, String>,
+        history: Result<Vec<AuditRow>, String>,
         catalog: &Catalog,
     ) -> Self {
         let log = history.as_deref().ok();
         let state = |found| StateRow::new(found, overrides, log, catalog);
         let of_key = |entry: &&Override| matches!(entry, Override::Quota { key: written, .. } if key.written.contains(written));
         Self {
-            frame: Frame { title: format!("Key {}", key.shown), tab: Some(Tab::Keys), ..frame },
+            frame: Frame { title: format!("SearchedKey {}", key.shown), tab: Some(Tab::Keys), ..frame },
             shown: key.shown.clone(),
             written: key.written.first().cloned().unwrap_or_default(),
             form: key.form.clone(),
@@ -157,7 +155,7 @@ impl KeyPage {
                 .collect(),
             history: history.map(|entries| {
                 let of_key = entries.iter().filter(|entry| key.written.contains(&entry.record.key));
-                of_key.take(MAX_EVENTS).map(Entry::event).collect()
+                of_key.take(MAX_EVENTS).map(AuditRow::event).collect()
             }),
             gates: catalog.first_names(),
         }
@@ -172,7 +170,7 @@ fn switches_of(overrides: &[Override], found: &[Found]) -> Vec<String> {
             Some(format!("{gate} is switched closed: every check of this key there is denied."))
         }
         Override::Switch { gate, switch, .. } if has_state(gate) => {
-            Some(format!("{gate} is {}.", words::switch_effect(switch)))
+            Some(format!("{gate} is {}.", display::switch_effect(switch)))
         }
         _ => None,
     };
@@ -181,7 +179,7 @@ fn switches_of(overrides: &[Override], found: &[Found]) -> Vec<String> {
 
 /// A key that a reader looks for.
 #[derive(Clone, Debug)]
-pub(super) struct Key {
+pub(super) struct SearchedKey {
     /// For people: the text, or the stored form.
     pub(super) shown: String,
     /// The stored form, for links and forms.
@@ -192,7 +190,7 @@ pub(super) struct Key {
     pub(super) written: Vec<String>,
 }
 
-impl Key {
+impl SearchedKey {
     /// Makes a key from a stored form. `forms_of` returns the forms that a key can have in Redis. `None` if no key has
     /// this form.
     pub(super) fn of_stored(form: &str, forms_of: impl Fn(&[u8]) -> Vec<String>) -> Option<Self> {

@@ -3,11 +3,10 @@
 use askama::Template;
 use tidegate::Override;
 
-use super::filters;
 use super::frame::{Frame, Tab};
 use super::gates::gate_of;
-use super::history::{self, Entry};
-use super::{stored_key, words};
+use super::history::AuditRow;
+use super::{display, filters, history, stored_key};
 
 /// The maximum overrides of a page.
 const PER_PAGE: usize = 200;
@@ -17,7 +16,7 @@ const PER_PAGE: usize = 200;
 #[template(path = "overrides.html")]
 pub(super) struct Overrides {
     pub(super) frame: Frame,
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<OverrideRow>,
     pub(super) all: usize,
     pub(super) page: usize,
     pub(super) pages: usize,
@@ -30,7 +29,7 @@ pub(super) struct Overrides {
 }
 
 /// An override.
-pub(super) struct Row {
+pub(super) struct OverrideRow {
     pub(super) gate: String,
     /// The key as written in Redis; `None` for a switch.
     pub(super) key: Option<String>,
@@ -47,7 +46,7 @@ impl Overrides {
     pub(super) fn new(
         frame: Frame,
         overrides: Result<&[Override], String>,
-        log: &[Entry],
+        log: &[AuditRow],
         gates: Vec<String>,
         gate: &str,
         page: usize,
@@ -64,7 +63,7 @@ impl Overrides {
         let rows = shown.into_iter().skip(page * PER_PAGE).take(PER_PAGE);
         Self {
             frame: Frame { title: "Overrides".to_owned(), tab: Some(Tab::Overrides), ..frame },
-            rows: rows.filter_map(|entry| Row::new(entry, log)).collect(),
+            rows: rows.filter_map(|entry| OverrideRow::new(entry, log)).collect(),
             all,
             page,
             pages,
@@ -75,12 +74,12 @@ impl Overrides {
     }
 }
 
-impl Row {
+impl OverrideRow {
     /// Returns `None` for a kind of override that this version does not know.
-    pub(super) fn new(entry: &Override, log: &[Entry]) -> Option<Self> {
-        let (gate, effect) = words::override_effect(entry)?;
+    pub(super) fn new(entry: &Override, log: &[AuditRow]) -> Option<Self> {
+        let (gate, effect) = display::override_effect(entry)?;
         let (key, class, ends_in) = match entry {
-            Override::Switch { switch, ends_in, .. } => (None, words::switch_class(switch), ends_in),
+            Override::Switch { switch, ends_in, .. } => (None, display::switch_class(switch), ends_in),
             Override::Quota { key, ends_in, .. } => (Some(key.clone()), "info", ends_in),
             _ => return None,
         };
@@ -89,6 +88,6 @@ impl Row {
             || ["-", "-"].map(str::to_owned),
             |record| [record.operator.clone(), record.reason.clone()],
         );
-        Some(Self { gate: gate.to_owned(), key, effect, class, ends: words::ends(*ends_in), by, reason })
+        Some(Self { gate: gate.to_owned(), key, effect, class, ends: display::ends(*ends_in), by, reason })
     }
 }

@@ -1,26 +1,23 @@
 //! The overview: what the fleet denies now, and why; the last hour.
 
 mod charts;
-mod input;
-mod tone;
 mod verdict;
 
 use std::time::Duration;
 
 use askama::Template;
+use tidegate::Override;
 use tidegate::admin::{Instance, human};
 
 pub(super) use self::charts::decisions_of_gate;
 use self::charts::{decisions_chart, latency_chart, spark};
-pub(super) use self::input::Readings;
-pub(super) use self::tone::Tone;
 use self::verdict::{Denying, Headline, switches};
 use super::chart::Chart;
 use super::figures::NodeLoad;
-use super::filters;
 use super::frame::{Frame, Tab};
 use super::hour::{Hour, Totals};
-use super::words;
+use super::{display, filters};
+use crate::console::catalog::Catalog;
 
 /// The maximum rows of each list.
 const MAX_DENYING: usize = 10;
@@ -163,7 +160,7 @@ impl Live {
             redis: readings.redis.map(|nodes| nodes.iter().map(NodeRow::new).collect()),
             instances: hour.instances.iter().take(MAX_INSTANCES).map(InstanceRow::new).collect(),
             more_instances: hour.instances.len().saturating_sub(MAX_INSTANCES),
-            until: words::clock(hour.until_unix_s),
+            until: display::clock(hour.until_unix_s),
             bucket: human(hour.bucket),
         }
     }
@@ -173,7 +170,7 @@ impl Live {
 fn candidates(hour: &Hour) -> Option<String> {
     let totals = hour.candidates();
     let [decisions, over] =
-        [totals.decisions(), totals.shadow_denied].map(|number| words::grouped(&number.to_string()));
+        [totals.decisions(), totals.shadow_denied].map(|number| display::grouped(&number.to_string()));
     (totals.decisions() > 0).then(|| {
         format!("Candidate quotas of rules, the last hour: {decisions} checks, {over} over limit (shadow). The sums of this page are without them.")
     })
@@ -184,7 +181,7 @@ fn tiles(hour: &Hour, now: &Totals, readings: &Readings<'_>) -> Vec<Tile> {
     if readings.hour.is_err() {
         return Vec::new();
     }
-    let rate = |number| format!("{}/s", words::per_second(Hour::per_second_now(number)));
+    let rate = |number| format!("{}/s", display::per_second(Hour::per_second_now(number)));
     let tone = |number, tone| if number > 0 { tone } else { Tone::Plain };
     let open = hour.instances.iter().filter(|instance| instance.breaker_open).count();
     let all = hour.instances.len();
@@ -197,13 +194,13 @@ fn tiles(hour: &Hour, now: &Totals, readings: &Readings<'_>) -> Vec<Tile> {
         }
         (_, 0) => ("-".to_owned(), "no instance".to_owned(), Tone::Plain),
         (0, _) => ("closed".to_owned(), "on all instances".to_owned(), Tone::Good),
-        _ => ("open".to_owned(), format!("on {open} of {}", words::counted(all, "instance")), Tone::Bad),
+        _ => ("open".to_owned(), format!("on {open} of {}", display::counted(all, "instance")), Tone::Bad),
     };
     let (p99, p50, slow) = match hour.latency_now {
         None => ("-".to_owned(), String::new(), Tone::Plain),
         Some(now) => {
             let slow = if now.p99_us > 50_000 { Tone::Warn } else { Tone::Plain };
-            (words::latency(now.p99_us), format!("p50 {}", words::latency(now.p50_us)), slow)
+            (display::latency(now.p99_us), format!("p50 {}", display::latency(now.p50_us)), slow)
         }
     };
     vec![
@@ -211,7 +208,7 @@ fn tiles(hour: &Hour, now: &Totals, readings: &Readings<'_>) -> Vec<Tile> {
         tile(
             "Denied",
             rate(now.denied),
-            words::share(now.denied, now.decisions()),
+            display::share(now.denied, now.decisions()),
             tone(now.denied, Tone::Bad),
         ),
         tile(
@@ -236,7 +233,7 @@ fn sources(sources: &std::collections::BTreeMap<String, u64>) -> Vec<SourceRow> 
             name: name.clone(),
             meaning: meaning(name),
             decisions: *decisions,
-            share: words::share(*decisions, whole),
+            share: display::share(*decisions, whole),
             percent: decisions.saturating_mul(100).checked_div(whole).unwrap_or(0).min(100),
         })
         .collect();
@@ -269,12 +266,12 @@ impl NodeRow {
             format!("{} ({})", load.node, load.version)
         };
         let memory = match load.max_memory_bytes {
-            None => format!("{}, no limit", words::bytes(load.used_memory_bytes)),
+            None => format!("{}, no limit", display::bytes(load.used_memory_bytes)),
             Some(max) => format!(
                 "{} of {} ({})",
-                words::bytes(load.used_memory_bytes),
-                words::bytes(max),
-                words::share(load.used_memory_bytes, max)
+                display::bytes(load.used_memory_bytes),
+                display::bytes(max),
+                display::share(load.used_memory_bytes, max)
             ),
         };
         Self {
@@ -296,6 +293,52 @@ impl InstanceRow {
             is_breaker_open: instance.breaker_open,
             store_errors: instance.store_errors,
             age: human(Duration::from_secs(instance.age.as_secs())),
+        }
+    }
+}
+
+// What the overview is made from.
+
+/// The readings from which the overview is made.
+pub(in crate::console) struct Readings<'r> {
+    pub(in crate::console) hour: Result<&'r Hour, &'r str>,
+    /// `None` if they cannot be read.
+    pub(in crate::console) overrides: Option<&'r [Override]>,
+    pub(in crate::console) catalog: &'r Catalog,
+    /// Whether the circuit breaker of this process is open; `None` if Redis answers it.
+    pub(in crate::console) own_breaker: Option<bool>,
+    /// The message of an error.
+    pub(in crate::console) redis: Result<Vec<NodeLoad>, String>,
+}
+
+// How urgent something is.
+
+/// How urgent something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::console) enum Tone {
+    Plain,
+    Good,
+    Warn,
+    Bad,
+}
+
+impl Tone {
+    pub(in crate::console) const fn class(self) -> &'static str {
+        match self {
+            Self::Plain => "",
+            Self::Good => "good",
+            Self::Warn => "warn",
+            Self::Bad => "bad",
+        }
+    }
+
+    /// Returns the class of a text in this tone.
+    pub(in crate::console) const fn text_class(self) -> &'static str {
+        match self {
+            Self::Plain => "",
+            Self::Good => "is-good",
+            Self::Warn => "is-warn",
+            Self::Bad => "is-bad",
         }
     }
 }

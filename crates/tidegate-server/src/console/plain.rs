@@ -1,9 +1,11 @@
 //! The pages without an identity: the login, and errors.
 
 use askama::Template;
+use axum::response::IntoResponse;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 
 use super::filters;
-use super::frame::{Frame, Tab};
+use super::frame::{Frame, ICON, SCRIPT, STYLE, Tab};
 
 #[derive(Template)]
 #[template(path = "login.html")]
@@ -35,4 +37,22 @@ pub(crate) fn error_page(title: &str, message: &str) -> String {
 /// Returns an empty page if the template fails, which writes only texts to memory.
 fn rendered(template: &impl Template) -> String {
     template.render().unwrap_or_default()
+}
+
+// The style sheet, the script and the icon. They need no right: the page of the login uses them.
+
+/// Pages link to them with a hash of the content.
+const FOREVER: &str = "public, max-age=31536000, immutable";
+const A_DAY: &str = "public, max-age=86400";
+
+pub(super) async fn style() -> impl IntoResponse {
+    ([(CONTENT_TYPE, "text/css; charset=utf-8"), (CACHE_CONTROL, FOREVER)], STYLE)
+}
+
+pub(super) async fn script() -> impl IntoResponse {
+    ([(CONTENT_TYPE, "text/javascript; charset=utf-8"), (CACHE_CONTROL, FOREVER)], SCRIPT)
+}
+
+pub(super) async fn icon() -> impl IntoResponse {
+    ([(CONTENT_TYPE, "image/svg+xml"), (CACHE_CONTROL, A_DAY)], ICON)
 }

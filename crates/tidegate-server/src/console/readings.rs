@@ -7,11 +7,11 @@ use tidegate::admin::Inspector;
 use tidegate::{Error, Limiter, Override};
 
 use super::catalog::Catalog;
+use super::display::IN_MEMORY;
 use super::figures::{Figures, NodeLoad};
 use super::health::{ConditionInputs, RedisState};
 use super::hour::Hour;
 use super::top::{Ranked, Top};
-use super::words::IN_MEMORY;
 use crate::service::RateLimitService;
 
 /// The readings that the pages share. Clones share them.

@@ -8,7 +8,6 @@ use tidegate_rules::{ConfigError, Reload, RulesLimiter};
 
 use super::filters;
 use super::frame::{Frame, Tab};
-use super::source::Window;
 
 /// The maximum errors or warnings, and files, of the page.
 const MAX_ERRORS: usize = 50;
@@ -118,5 +117,87 @@ impl ReloadView {
             more_errors: all_errors - errors.len(),
             errors,
         }
+    }
+}
+
+// A window of a rule file, with its line numbers.
+
+/// The lines of a window, and the characters of a line that are shown.
+const WINDOW_LINES: usize = 400;
+const MAX_LINE_CHARS: usize = 200;
+
+/// A part of a file.
+#[derive(Debug, Default)]
+pub(super) struct Window {
+    pub(super) lines: Vec<SourceLine>,
+    /// The number of the file's lines.
+    pub(super) all: usize,
+    /// The first lines of the windows before and after this one, counted from 1.
+    pub(super) previous: Option<usize>,
+    pub(super) next: Option<usize>,
+}
+
+#[derive(Debug)]
+pub(super) struct SourceLine {
+    pub(super) number: usize,
+    pub(super) text: String,
+    /// Whether the last reload found an error in the line.
+    pub(super) is_wrong: bool,
+}
+
+impl Window {
+    /// Returns the window that contains a line, counted from 1. `wrong` are the lines with errors.
+    pub(super) fn around(text: &str, line_number: usize, wrong: &[usize]) -> Self {
+        let all = text.lines().count();
+        let start = line_number.clamp(1, all.max(1)).saturating_sub(1) / WINDOW_LINES * WINDOW_LINES;
+        let lines = text.lines().enumerate().skip(start).take(WINDOW_LINES).map(|(at, text)| SourceLine {
+            number: at + 1,
+            text: line(text),
+            is_wrong: wrong.contains(&(at + 1)),
+        });
+        Self {
+            lines: lines.collect(),
+            all,
+            previous: (start > 0).then(|| start + 1 - WINDOW_LINES),
+            next: (start + WINDOW_LINES < all).then_some(start + WINDOW_LINES + 1),
+        }
+    }
+}
+
+/// Returns a line for display: without its end, invisible characters escaped, and cut.
+pub(super) fn line(text: &str) -> String {
+    let text = text.trim_end_matches(['\n', '\r']);
+    let (text, end) = match text.char_indices().nth(MAX_LINE_CHARS) {
+        Some((at, _)) => (&text[..at], "…"),
+        None => (text, ""),
+    };
+    tidegate::admin::visible(&text.replace('\t', "    ")).into_owned() + end
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn window_contains_the_line_and_knows_its_neighbors() {
+        let text: String = (1..=1_000).map(|number| format!("line {number}\n")).collect();
+        let window = Window::around(&text, 401, &[402]);
+        assert_eq!((window.lines[0].number, &*window.lines[0].text, window.all), (401, "line 401", 1_000));
+        assert_eq!((window.previous, window.next), (Some(1), Some(801)));
+        assert_eq!(
+            window.lines.iter().filter(|line| line.is_wrong).map(|line| line.number).collect::<Vec<_>>(),
+            [402]
+        );
+        for line in [0, 1, 400] {
+            assert_eq!(Window::around(&text, line, &[]).lines[0].number, 1);
+        }
+        assert_eq!(Window::around(&text, usize::MAX, &[]).lines[0].number, 801);
+        assert_eq!(Window::around("", 5, &[]).lines.len(), 0);
+    }
+
+    #[test]
+    fn line_is_cut_and_shows_invisible_characters() {
+        assert_eq!(line("a\tb\u{202e}\r\n"), "a    b\\u{202e}");
+        assert_eq!(line(&"x".repeat(300)).chars().count(), MAX_LINE_CHARS + 1);
     }
 }

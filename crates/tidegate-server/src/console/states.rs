@@ -4,8 +4,8 @@ use tidegate::admin::{Found, human, units};
 use tidegate::{Override, Quota};
 
 use super::catalog::Catalog;
-use super::history::{Entry, blocked_by};
-use super::words;
+use super::display;
+use super::history::{AuditRow, blocked_by};
 
 /// The state of a key at one gate.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl StateRow {
     pub(super) fn new(
         found: &Found,
         overrides: &[Override],
-        log: Option<&[Entry]>,
+        log: Option<&[AuditRow]>,
         catalog: &Catalog,
     ) -> Self {
         let name = &found.name;
@@ -57,7 +57,7 @@ impl StateRow {
         let stored_quota = found.usage.as_ref().ok().and_then(|usage| usage.quota);
         let quota = override_of(found, overrides).or(stored_quota);
         let quota = match (quota, catalog.get(&name.gate)) {
-            (Some(quota), _) => words::quota(&quota),
+            (Some(quota), _) => display::quota(&quota),
             (None, Some(facts)) => facts.quota.clone(),
             (None, None) => name.shape.to_string(),
         };
@@ -76,7 +76,7 @@ impl StateRow {
             Err(error) => return Self { sentence: format!("Not readable: {error}"), ..row },
         };
         let used = match limit {
-            Some(limit) => format!("{} of {}", units(usage.used), words::grouped(&limit.to_string())),
+            Some(limit) => format!("{} of {}", units(usage.used), display::grouped(&limit.to_string())),
             None => units(usage.used),
         };
         let is_full = limit.is_some_and(|limit| usage.used > limit as f64 - 1.0);

@@ -9,11 +9,11 @@ pub(super) struct Metric {
     /// None of them holds a key, or any other text of a client.
     pub(super) labels: &'static [&'static str],
     unit: Unit,
-    kind: Kind,
+    kind: MetricKind,
     description: &'static str,
 }
 
-enum Kind {
+enum MetricKind {
     Counter,
     Gauge,
     Histogram,
@@ -23,7 +23,7 @@ pub(super) const REQUESTS: Metric = Metric {
     name: "tidegate_server_requests_total",
     labels: &["protocol", "method", "code"],
     unit: Unit::Count,
-    kind: Kind::Counter,
+    kind: MetricKind::Counter,
     description: "Requests that were answered.",
 };
 
@@ -31,7 +31,7 @@ pub(super) const REQUEST_SECONDS: Metric = Metric {
     name: "tidegate_server_request_seconds",
     labels: &["protocol", "method"],
     unit: Unit::Seconds,
-    kind: Kind::Histogram,
+    kind: MetricKind::Histogram,
     description: "Time from the head of a request to its response; of a gRPC request that succeeds, from its message.",
 };
 
@@ -39,7 +39,7 @@ pub(super) const CONNECTIONS: Metric = Metric {
     name: "tidegate_server_connections",
     labels: &["port"],
     unit: Unit::Count,
-    kind: Kind::Gauge,
+    kind: MetricKind::Gauge,
     description: "Open connections.",
 };
 
@@ -47,7 +47,7 @@ pub(super) const REJECTED_CONNECTIONS: Metric = Metric {
     name: "tidegate_server_rejected_connections_total",
     labels: &["port", "reason"],
     unit: Unit::Count,
-    kind: Kind::Counter,
+    kind: MetricKind::Counter,
     description: "Connections that were closed before a request.",
 };
 
@@ -55,7 +55,7 @@ pub(super) const FAILED_ACCEPTS: Metric = Metric {
     name: "tidegate_server_failed_accepts_total",
     labels: &["port"],
     unit: Unit::Count,
-    kind: Kind::Counter,
+    kind: MetricKind::Counter,
     description: "Attempts to accept a connection that failed, such as without a free file.",
 };
 
@@ -63,7 +63,7 @@ pub(super) const REJECTED_LOGINS: Metric = Metric {
     name: "tidegate_server_rejected_logins_total",
     labels: &["reason"],
     unit: Unit::Count,
-    kind: Kind::Counter,
+    kind: MetricKind::Counter,
     description: "Tokens that the admin port has rejected.",
 };
 
@@ -71,7 +71,7 @@ pub(super) const DROPPED_LOG_ENTRIES: Metric = Metric {
     name: "tidegate_server_dropped_log_entries_total",
     labels: &[],
     unit: Unit::Count,
-    kind: Kind::Counter,
+    kind: MetricKind::Counter,
     description: "Log entries that were dropped because standard error was not read.",
 };
 
@@ -90,9 +90,9 @@ pub(super) fn describe_all(recorder: &impl Recorder) {
     for Metric { name, unit, kind, description, .. } in ALL {
         let (name, unit, description) = (name.into(), Some(unit), description.into());
         match kind {
-            Kind::Counter => recorder.describe_counter(name, unit, description),
-            Kind::Gauge => recorder.describe_gauge(name, unit, description),
-            Kind::Histogram => recorder.describe_histogram(name, unit, description),
+            MetricKind::Counter => recorder.describe_counter(name, unit, description),
+            MetricKind::Gauge => recorder.describe_gauge(name, unit, description),
+            MetricKind::Histogram => recorder.describe_histogram(name, unit, description),
         }
     }
 }
@@ -120,8 +120,8 @@ mod tests {
     /// Returns whether Prometheus has a series of this name for the metric. A histogram has several.
     fn has_series(metric: &Metric, name: &str) -> bool {
         match (name.strip_prefix(metric.name), &metric.kind) {
-            (Some(""), Kind::Counter | Kind::Gauge) => true,
-            (Some(part), Kind::Histogram) => ["_bucket", "_sum", "_count"].contains(&part),
+            (Some(""), MetricKind::Counter | MetricKind::Gauge) => true,
+            (Some(part), MetricKind::Histogram) => ["_bucket", "_sum", "_count"].contains(&part),
             _ => false,
         }
     }

@@ -8,13 +8,12 @@ use tidegate::{Decision, Error};
 use tidegate_rules::{PlannedCheck, RulesDecision, RulesLimiter};
 
 use super::decided::{Decided, RulesRequest};
-use super::examples;
-use super::input::Input;
 use super::problem::Problem;
-use super::request::{CheckAllRequest, CheckRequest, GateCheck, RequestDescriptor};
+use super::request::{CheckAllRequest, CheckRequest, GateCheck, Input, RequestDescriptor};
 use super::response::DecisionResponse;
-use super::subject::{self, GateChecks, Subject};
-use crate::http_state::HttpState;
+use super::subject::{GateChecks, Subject};
+use super::{examples, subject};
+use crate::http_api::HttpState;
 
 /// Decides a request, and charges it if it is admitted.
 #[utoipa::path(post, path = "/v1/check", tag = "checks", operation_id = "check",

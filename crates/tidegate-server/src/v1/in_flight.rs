@@ -8,13 +8,12 @@ use axum::extract::State;
 use tidegate::{Acquired, Permits};
 
 use super::decided::{Decided, RulesRequest};
-use super::examples;
-use super::input::Input;
 use super::problem::Problem;
-use super::request::{AcquireRequest, ReleaseRequest};
+use super::request::{AcquireRequest, Input, ReleaseRequest};
 use super::response::{DecisionResponse, PermitBody, ReleasedResponse};
-use super::subject::{self, GateChecks, Subject};
-use crate::http_state::HttpState;
+use super::subject::{GateChecks, Subject};
+use super::{examples, subject};
+use crate::http_api::HttpState;
 use crate::permits::PermitSlot;
 
 const DEFAULT_TTL_MS: u64 = 60_000;

@@ -9,7 +9,7 @@ use serde::Serialize;
 use tidegate::Error;
 use utoipa::ToSchema;
 
-use super::wording::in_terms_of_the_api;
+use super::mistake::in_terms_of_the_api;
 use crate::body::BodyError;
 use crate::permits::NotReleased;
 use crate::shortened::shortened;
@@ -18,46 +18,50 @@ use crate::shortened::shortened;
 const TYPE_PREFIX: &str = "urn:tidegate:problem:";
 
 /// A kind of problem: the end of its type, its status and its title. Types are stable.
-type Kind = (&'static str, StatusCode, &'static str);
+type ProblemKind = (&'static str, StatusCode, &'static str);
 
-const MALFORMED_BODY: Kind =
+const MALFORMED_BODY: ProblemKind =
     ("malformed-body", StatusCode::BAD_REQUEST, "The body is not a JSON object of this endpoint.");
-const INVALID_REQUEST: Kind = ("invalid-request", StatusCode::BAD_REQUEST, "The request cannot be decided.");
-const COST_ABOVE_LIMIT: Kind =
+const INVALID_REQUEST: ProblemKind =
+    ("invalid-request", StatusCode::BAD_REQUEST, "The request cannot be decided.");
+const COST_ABOVE_LIMIT: ProblemKind =
     ("cost-above-limit", StatusCode::BAD_REQUEST, "The cost can never pass the limit.");
-const SENT_BY_PAGE: Kind =
+const SENT_BY_PAGE: ProblemKind =
     ("sent-by-page", StatusCode::FORBIDDEN, "A page in a browser has sent the request.");
-const UNKNOWN_GATE: Kind = ("unknown-gate", StatusCode::NOT_FOUND, "The gate is not known.");
-const UNKNOWN_PERMIT: Kind = ("unknown-permit", StatusCode::NOT_FOUND, "The permit is not held.");
-const NO_SUCH_ENDPOINT: Kind = ("no-such-endpoint", StatusCode::NOT_FOUND, "The endpoint does not exist.");
-const METHOD_NOT_ALLOWED: Kind =
+const UNKNOWN_GATE: ProblemKind = ("unknown-gate", StatusCode::NOT_FOUND, "The gate is not known.");
+const UNKNOWN_PERMIT: ProblemKind = ("unknown-permit", StatusCode::NOT_FOUND, "The permit is not held.");
+const NO_SUCH_ENDPOINT: ProblemKind =
+    ("no-such-endpoint", StatusCode::NOT_FOUND, "The endpoint does not exist.");
+const METHOD_NOT_ALLOWED: ProblemKind =
     ("method-not-allowed", StatusCode::METHOD_NOT_ALLOWED, "The endpoint has another method.");
-const BODY_TIMEOUT: Kind = ("body-timeout", StatusCode::REQUEST_TIMEOUT, "The body arrived too slowly.");
-const BODY_TOO_LARGE: Kind = ("body-too-large", StatusCode::PAYLOAD_TOO_LARGE, "The body is too large.");
-const UNSUPPORTED_MEDIA_TYPE: Kind =
+const BODY_TIMEOUT: ProblemKind =
+    ("body-timeout", StatusCode::REQUEST_TIMEOUT, "The body arrived too slowly.");
+const BODY_TOO_LARGE: ProblemKind =
+    ("body-too-large", StatusCode::PAYLOAD_TOO_LARGE, "The body is too large.");
+const UNSUPPORTED_MEDIA_TYPE: ProblemKind =
     ("unsupported-media-type", StatusCode::UNSUPPORTED_MEDIA_TYPE, "The body is not declared as JSON.");
-const UNKNOWN_HOST: Kind =
+const UNKNOWN_HOST: ProblemKind =
     ("unknown-host", StatusCode::MISDIRECTED_REQUEST, "The request names another host than this machine.");
-const TOO_MANY_PERMITS: Kind =
+const TOO_MANY_PERMITS: ProblemKind =
     ("too-many-permits", StatusCode::SERVICE_UNAVAILABLE, "The server holds as many permits as it may.");
-const TOO_MANY_UNFINISHED: Kind = (
+const TOO_MANY_UNFINISHED: ProblemKind = (
     "too-many-unfinished",
     StatusCode::SERVICE_UNAVAILABLE,
     "Unfinished requests take the memory that they may.",
 );
-const TOO_MANY_CONNECTIONS: Kind =
+const TOO_MANY_CONNECTIONS: ProblemKind =
     ("too-many-connections", StatusCode::SERVICE_UNAVAILABLE, "The port has as many connections as it may.");
-const REDIS_UNAVAILABLE: Kind =
+const REDIS_UNAVAILABLE: ProblemKind =
     ("redis-unavailable", StatusCode::SERVICE_UNAVAILABLE, "Redis did not decide.");
-const STOPPING: Kind = ("stopping", StatusCode::SERVICE_UNAVAILABLE, "The server stops.");
-const CORRUPT_STATE: Kind =
+const STOPPING: ProblemKind = ("stopping", StatusCode::SERVICE_UNAVAILABLE, "The server stops.");
+const CORRUPT_STATE: ProblemKind =
     ("corrupt-state", StatusCode::INTERNAL_SERVER_ERROR, "The state of the key is not tidegate's.");
-const INTERNAL: Kind = ("internal", StatusCode::INTERNAL_SERVER_ERROR, "The limiter failed.");
+const INTERNAL: ProblemKind = ("internal", StatusCode::INTERNAL_SERVER_ERROR, "The limiter failed.");
 
 /// A request that was not decided.
 #[derive(Debug)]
 pub(crate) struct Problem {
-    kind: Kind,
+    kind: ProblemKind,
     detail: Cow<'static, str>,
     gate: Option<String>,
     cost_and_limit: Option<(u64, u64)>,
@@ -87,7 +91,7 @@ pub(super) struct ProblemBody {
 }
 
 impl Problem {
-    fn new(kind: Kind, detail: impl Into<Cow<'static, str>>) -> Self {
+    fn new(kind: ProblemKind, detail: impl Into<Cow<'static, str>>) -> Self {
         Self { kind, detail: detail.into(), gate: None, cost_and_limit: None }
     }
 

@@ -1,8 +1,19 @@
 //! The requests of the API.
 
-use serde::de::{Deserializer, Error as _};
+use axum::extract::{FromRequest, Request};
+use http::HeaderMap;
+use http::header::CONTENT_TYPE;
+use serde::de::{DeserializeOwned, Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tidegate::Quota;
+use tidegate_rules::{Limit, Rules};
 use utoipa::ToSchema;
+
+use super::mistake;
+use super::problem::Problem;
+use crate::body;
+use crate::http_api::HttpState;
 
 /// A check by rules (`domain` and `descriptors`), or of one key of a gate (`gate`, `key`).
 #[derive(Debug, Deserialize, ToSchema)]
@@ -196,4 +207,53 @@ pub(super) struct QuotaSpec {
     #[schema(minimum = 1)]
     #[serde(skip_serializing_if = "Option::is_none")]
     in_flight: Option<u64>,
+}
+
+// Reads the body of a request.
+
+/// The body of a request, in JSON without unknown fields.
+pub(super) struct Input<T>(pub(super) T);
+
+impl<T: DeserializeOwned> FromRequest<HttpState> for Input<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, api: &HttpState) -> Result<Self, Problem> {
+        // A page of another site can send other types from a browser without asking first.
+        if !is_json(request.headers()) {
+            return Err(Problem::unsupported_media_type());
+        }
+        let body = body::read(request.into_body(), api.max_message_bytes, &api.body_memory).await?;
+        let mut json = serde_json::Deserializer::from_slice(&body);
+        let parsed = serde_path_to_error::deserialize(&mut json);
+        let parsed = parsed.map_err(|error| Problem::malformed(mistake::describe(&error)))?;
+        json.end()
+            .map_err(|error| Problem::malformed(format!("the body goes on after the object: {error}")))?;
+        Ok(Self(parsed))
+    }
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let media_type = value.and_then(|value| value.split(';').next()).unwrap_or_default().trim();
+    media_type.eq_ignore_ascii_case("application/json")
+}
+
+// Quotas in requests, in the notation of rule files.
+
+impl QuotaSpec {
+    /// Returns the quota. It is read by the loader of rule files, so that the fields have the same meaning in both.
+    pub(super) fn quota(&self, gate: &str) -> Result<Quota, Problem> {
+        let rule = json!({ "domain": "quota", "descriptors": [{ "key": "quota", "rate_limit": self }] });
+        // JSON is YAML.
+        let rules = Rules::parse("quota", &rule.to_string()).map_err(|errors| {
+            let errors: Vec<&str> = errors.iter().map(|error| error.message()).collect();
+            Problem::invalid(format!("the `quota` of gate `{gate}`: {}", errors.join("; ")))
+        })?;
+        match rules.iter().next().map(|rule| rule.limit(None)) {
+            Some(Limit::Quota(quota)) => Ok(quota),
+            _ => Err(Problem::invalid(format!(
+                "the `quota` of gate `{gate}` admits nothing: give at least 1 unit"
+            ))),
+        }
+    }
 }

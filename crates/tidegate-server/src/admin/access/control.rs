@@ -5,13 +5,11 @@ use std::time::Duration;
 
 use tidegate::{Limiter, ManualClock};
 
-use super::attempts::Attempts;
-use super::csrf::CsrfToken;
-use super::identity::{Identity, Role};
-use super::rejected_logins::RejectedLogins;
+use super::attempts::{Attempts, RejectedLogins};
+use super::identity::{CsrfToken, Identity, Role};
 use super::sessions::{Session, Sessions};
 use super::tokens::AdminTokens;
-use crate::client::Client;
+use crate::connections::Client;
 use crate::metrics::ServiceMetrics;
 
 /// The rights of clients. Clones share it.

@@ -11,10 +11,10 @@ use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode};
 use serde::de::DeserializeOwned;
 
-use super::caller::Caller;
-use super::identity::{Identity, Role};
+use super::identity::{Caller, Identity, Role};
 use super::rejection::Rejection;
-use crate::body::{self, BodyError, BodyMemory};
+use crate::body;
+use crate::body::{BodyError, BodyMemory};
 
 /// The maximum size of a form or a change in bytes.
 const MAX_BODY_BYTES: usize = 64 << 10;

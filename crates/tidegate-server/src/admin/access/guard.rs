@@ -9,13 +9,11 @@ use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
 
-use super::caller::Caller;
 use super::control::Access;
-use super::cookie::session_id;
-use super::identity::Identity;
+use super::identity::{Caller, Identity};
 use super::rejection::Rejection;
-use crate::client::Client;
-use crate::connections::Place;
+use super::sessions::session_id;
+use crate::connections::{Client, Place};
 use crate::origin;
 
 /// The header of the requests that an open page of the console repeats by itself: see `assets/console.js`.

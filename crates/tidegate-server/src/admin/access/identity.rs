@@ -1,6 +1,7 @@
 //! Senders of requests, and their roles.
 
-use super::csrf::CsrfToken;
+use super::sessions::{is_same_secret, secret};
+use crate::connections::Client;
 
 /// What an identity may do on the admin port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,4 +51,39 @@ impl Identity {
 /// a request with a bearer token, which needs none.
 pub(crate) fn csrf_token(identity: &Identity) -> &str {
     identity.csrf.as_ref().map_or("", CsrfToken::as_str)
+}
+
+// The sender of a request, as the guard has found it.
+
+/// The sender of a request, among the extensions of the request.
+#[derive(Clone, Debug)]
+pub(super) struct Caller {
+    pub(super) client: Client,
+    pub(super) identity: Option<Identity>,
+}
+
+// The tokens that show that a form comes from a page of this port.
+
+/// The secret in the forms of a session. A page of another site cannot read it.
+#[derive(Clone)]
+pub(crate) struct CsrfToken(String);
+
+impl CsrfToken {
+    pub(super) fn random() -> Self {
+        Self(secret())
+    }
+
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    pub(super) fn is(&self, given: &str) -> bool {
+        is_same_secret(self.0.as_bytes(), given.as_bytes())
+    }
+}
+
+impl std::fmt::Debug for CsrfToken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("CsrfToken")
+    }
 }

@@ -5,18 +5,16 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, Request, State};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
-use http::StatusCode;
 use http::header::{HeaderMap, HeaderValue, RETRY_AFTER, SET_COOKIE};
+use http::{StatusCode, Uri};
 use serde::Deserialize;
 
 use super::Form;
-use super::caller::Caller;
 use super::control::Access;
-use super::cookie::{cookie, session_id};
 use super::extract::{MaybeIdentity, read_login_form};
-use super::next_page::own_page;
+use super::identity::Caller;
 use super::rejection::Rejection;
-use super::sessions::LONGEST;
+use super::sessions::{LONGEST, cookie, session_id};
 use crate::console::login_page as page;
 
 pub(crate) fn routes<S: Clone + Send + Sync + 'static>(access: Access) -> Router<S> {
@@ -111,6 +109,28 @@ fn with_cookie(response: impl IntoResponse, cookie: &str) -> Response {
     response
 }
 
+// The page that a login leads to.
+
+/// The page after a login that was not asked for by another page.
+const START: &str = "/";
+/// The maximum length of the address of the page after the login.
+const MAX_PAGE_BYTES: usize = 2_000;
+
+/// Returns the address of the login that leads to this page.
+pub(super) fn login_address(page: &Uri) -> String {
+    let page = page.path_and_query().map_or(START, |page| page.as_str());
+    let next: String = form_urlencoded::byte_serialize(page.as_bytes()).collect();
+    format!("/login?next={next}")
+}
+
+/// Returns the path if it leads to a page of this port, else the start.
+pub(super) fn own_page(next: &str) -> &str {
+    // Browsers read `//host` and `/\host` as the address of another host.
+    let is_path = next.starts_with('/') && !next[1..].starts_with(['/', '\\']);
+    let is_plain = next.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
+    if is_path && is_plain && next.len() <= MAX_PAGE_BYTES { next } else { START }
+}
+
 #[cfg(test)]
 mod tests {
     use axum::body::Body;
@@ -122,7 +142,7 @@ mod tests {
     use super::super::tokens::AdminTokens;
     use super::*;
     use crate::captured_events::captured_events;
-    use crate::client::Client;
+    use crate::connections::Client;
 
     #[test]
     fn login_is_an_event_without_the_token() {
@@ -148,5 +168,34 @@ mod tests {
         assert!(event.contains("a browser has logged in") && event.contains(fields), "{event}");
         assert!(!event.contains(TOKEN), "{event}");
         assert!(!log_in("the-token-of-another").contains("logged in"));
+    }
+}
+
+#[cfg(test)]
+mod next_page_tests {
+    use super::*;
+
+    #[test]
+    fn login_leads_only_to_pages_of_this_port() {
+        for page in ["/", "/keys?gate=a&key=b%20c", "/a//b"] {
+            assert_eq!(own_page(page), page);
+        }
+        let long = format!("/{}", "x".repeat(MAX_PAGE_BYTES));
+        for page in [
+            "",
+            "keys",
+            "//evil.example",
+            "/\\evil.example",
+            "https://evil.example",
+            "/a b",
+            "/é",
+            "/\r\nx: y",
+            "/\t/e",
+            &long,
+        ] {
+            assert_eq!(own_page(page), START, "{page}");
+        }
+        let uri = "/keys?key=%22%3E%3Cscript%3E&x='".parse().unwrap();
+        assert_eq!(login_address(&uri), "/login?next=%2Fkeys%3Fkey%3D%2522%253E%253Cscript%253E%26x%3D%27");
     }
 }

@@ -7,7 +7,7 @@ use http::header::{HeaderMap, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{StatusCode, Uri};
 
 use super::identity::Role;
-use super::next_page::login_address;
+use super::login::login_address;
 use crate::admin::problem::Problem;
 
 /// The reason why a request is rejected.

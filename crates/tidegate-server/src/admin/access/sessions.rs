@@ -1,15 +1,19 @@
 //! The sessions of browsers, in the memory of this process.
 
 use std::collections::HashMap;
+use std::fmt::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use http::HeaderMap;
+use http::header::COOKIE;
 use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
 use tidegate::ManualClock;
 
-use super::csrf::CsrfToken;
-use super::identity::Role;
-use super::secret::secret;
+use super::control::Access;
+use super::identity::{CsrfToken, Role};
+use crate::random::random_bytes;
 
 /// The maximum number of sessions. The one that was used longest ago yields to a new one.
 const MAX_SESSIONS: usize = 1_000;
@@ -99,6 +103,49 @@ impl Sessions {
 
 fn digest(id: &str) -> [u8; 32] {
     Sha256::digest(id).into()
+}
+
+// The cookie that holds the id of a session.
+
+/// Returns the session id of the request's cookie.
+pub(super) fn session_id<'h>(access: &Access, headers: &'h HeaderMap) -> Option<&'h str> {
+    let name = cookie_name(access);
+    let lines = headers.get_all(COOKIE).iter().filter_map(|line| line.to_str().ok());
+    let mut cookies =
+        lines.flat_map(|line| line.split(';')).filter_map(|cookie| cookie.trim().split_once('='));
+    cookies.find(|(found, _)| *found == name).map(|(_, id)| id)
+}
+
+/// The prefix makes browsers reject the cookie unless it is secure and of this host alone.
+fn cookie_name(access: &Access) -> &'static str {
+    if access.settings().is_behind_tls { "__Host-tidegate-admin" } else { "tidegate-admin" }
+}
+
+pub(super) fn cookie(access: &Access, id: &str, max_age_s: u64) -> String {
+    let secure = if access.settings().is_behind_tls { "; Secure" } else { "" };
+    format!("{}={id}; Path=/; Max-Age={max_age_s}; HttpOnly; SameSite=Strict{secure}", cookie_name(access))
+}
+
+// Secrets of this process: session ids and CSRF tokens.
+
+/// Returns 256 bits from the operating system, as 64 hexadecimal digits.
+pub(super) fn secret() -> String {
+    let mut bytes = [0; 32];
+    random_bytes(&mut bytes);
+    hex(&bytes)
+}
+
+pub(in crate::admin) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// Compares secrets in a time that does not depend on their content.
+pub(super) fn is_same_secret(a: &[u8], b: &[u8]) -> bool {
+    a.ct_eq(b).into()
 }
 
 #[cfg(test)]

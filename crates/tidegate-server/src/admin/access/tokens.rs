@@ -1,13 +1,14 @@
 //! The tokens of the admin port, from a file.
 
-use std::fs::{self, File, Metadata};
-use std::io::{self, Read};
+use std::fs::{File, Metadata};
+use std::io::Read;
 use std::path::Path;
+use std::{fs, io};
 
 use sha2::{Digest, Sha256};
 
 use super::identity::Role;
-use super::secret::is_same_secret;
+use super::sessions::is_same_secret;
 
 /// The maximum size of the file in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -37,10 +38,10 @@ const WELL_KNOWN_WORDS: [&str; 8] = ["", "admin", "changeme", "password", "secre
 /// # let _ = tokens; Ok::<(), tidegate_server::AdminTokensError>(())
 /// ```
 #[derive(Clone)]
-pub struct AdminTokens(Vec<Entry>);
+pub struct AdminTokens(Vec<TokenEntry>);
 
 #[derive(Clone)]
-struct Entry {
+struct TokenEntry {
     name: String,
     role: Role,
     sha256: [u8; 32],
@@ -94,14 +95,14 @@ impl AdminTokens {
     /// If the text has another format, no token, more than 1,000 tokens, a name twice or a token twice, or if a token is
     /// a well-known word such as `test`.
     pub fn parse(text: &str) -> Result<Self, AdminTokensError> {
-        let mut entries: Vec<Entry> = Vec::new();
+        let mut entries: Vec<TokenEntry> = Vec::new();
         for (index, line) in text.lines().enumerate() {
             let line = line.trim();
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
             let at = |message: String| AdminTokensError::Line { line: index + 1, message };
-            let entry = Entry::parse(line).map_err(at)?;
+            let entry = TokenEntry::parse(line).map_err(at)?;
             if entries.iter().any(|other| other.name == entry.name) {
                 return Err(at(format!("the name `{}` is used twice", entry.name)));
             }
@@ -136,7 +137,7 @@ impl std::fmt::Debug for AdminTokens {
     }
 }
 
-impl Entry {
+impl TokenEntry {
     fn parse(line: &str) -> Result<Self, String> {
         let parts: Vec<&str> = line.split_whitespace().collect();
         let [name, role, token] = parts[..] else {

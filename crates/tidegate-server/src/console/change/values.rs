@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::admin::ChangeFields;
-use crate::console::{stored_key, words};
+use crate::console::{display, stored_key};
 
 /// The values of the form, as an operator has filled it in.
 /// A key is always in its stored form.
@@ -93,8 +93,8 @@ impl Values {
     /// Returns the page to show after the change.
     pub(in crate::console) fn page_after(&self) -> String {
         match self.key_form() {
-            Some(form) => format!("/key?written={}", words::query_value(form)),
-            None => format!("/gate?name={}", words::query_value(self.get("gate").trim())),
+            Some(form) => format!("/key?written={}", display::query_value(form)),
+            None => format!("/gate?name={}", display::query_value(self.get("gate").trim())),
         }
     }
 }

@@ -6,7 +6,7 @@ use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Redirect, Response};
 use http::{HeaderMap, StatusCode};
 
-use super::{Common, Parameters, page, page_with};
+use super::{Common, PageParameters, page, page_with};
 use crate::admin::{AdminState, Changed, Effect, Form, Operator, Problem, apply, describe};
 use crate::console::change::{ChangePage, ChangedPage, ConfirmPage, Values, verb};
 use crate::console::history;
@@ -25,7 +25,7 @@ pub(in crate::console) async fn change_form(
     State(state): State<AdminState>,
     Operator(identity): Operator,
     headers: HeaderMap,
-    Query(values): Parameters,
+    Query(values): PageParameters,
 ) -> Response {
     let values = Values::new(values);
     let Some(verb) = verb(values.get("verb")) else {

@@ -1,8 +1,8 @@
 //! The charts of the overview and of a gate.
 
 use crate::console::chart::{Chart, Drawing, Series};
+use crate::console::display;
 use crate::console::hour::{GateHour, Hour, Totals};
-use crate::console::words;
 
 /// Decisions per second of all gates.
 pub(super) fn decisions_chart(hour: &Hour, total: &GateHour) -> Chart {
@@ -20,7 +20,7 @@ fn stacked(title: &'static str, hour: &Hour, gate: &GateHour) -> Chart {
         "{title} in the last hour: {allowed} allowed, {shadow_denied} over limit (shadow), {denied} denied"
     );
     let series = series(hour, gate);
-    Chart::new(title, summary, Drawing::stacked(series), |value| format!("{}/s", words::per_second(value)))
+    Chart::new(title, summary, Drawing::stacked(series), |value| format!("{}/s", display::per_second(value)))
         .between("1 h ago", "now")
 }
 
@@ -67,14 +67,14 @@ pub(super) fn latency_chart(hour: &Hour) -> Chart {
         None => "Wait for Redis: no check has waited in the last minute".to_owned(),
         Some(now) => format!(
             "Wait for Redis in the last minute: half of the checks up to {}, 99 in 100 up to {}",
-            words::latency(now.p50_us),
-            words::latency(now.p99_us)
+            display::latency(now.p50_us),
+            display::latency(now.p99_us)
         ),
     };
     let series = vec![
         Series { class: "p99", label: "p99", values: values(|step| step.p99_us) },
         Series { class: "p50", label: "p50", values: values(|step| step.p50_us) },
     ];
-    Chart::new("Wait for Redis", summary, Drawing::lines(series), |value| words::latency(value as u64))
+    Chart::new("Wait for Redis", summary, Drawing::lines(series), |value| display::latency(value as u64))
         .between("1 h ago", "now")
 }

@@ -2,11 +2,10 @@
 
 use tidegate::{Override, Switch};
 
-use super::input::Readings;
-use super::tone::Tone;
+use super::{Readings, Tone};
 use crate::console::catalog::{Catalog, Origin, switch_of};
+use crate::console::display;
 use crate::console::hour::{GateHour, Hour};
-use crate::console::words;
 
 /// A gate that denied in the last minute.
 #[derive(Debug)]
@@ -38,8 +37,8 @@ impl Denying {
         let is_most = gate.now.denied.saturating_mul(2) >= gate.now.decisions();
         Self {
             name: name.to_owned(),
-            denied_per_second: words::per_second(Hour::per_second_now(gate.now.denied)),
-            share: words::share(gate.now.denied, gate.now.decisions()),
+            denied_per_second: display::per_second(Hour::per_second_now(gate.now.denied)),
+            share: display::share(gate.now.denied, gate.now.decisions()),
             why: why(name, gate, overrides, catalog),
             origin: facts.map(|facts| facts.origin.clone()),
             is_severe: is_most || is_closed(overrides, name),
@@ -91,7 +90,7 @@ impl Headline {
         });
         let open = hour.instances.iter().filter(|instance| instance.breaker_open).count();
         if open > 0 {
-            let all = words::counted(hour.instances.len(), "instance");
+            let all = display::counted(hour.instances.len(), "instance");
             let text = format!("Redis does not decide for {open} of {all}");
             let note =
                 "Their circuit breakers are open, and the failure policy decides. See Health.".to_owned();
@@ -103,7 +102,7 @@ impl Headline {
         if !denying.is_empty() {
             let verdict = if denying.iter().any(|gate| gate.is_severe) { Tone::Bad } else { Tone::Warn };
             let verb = if denying.len() == 1 { "denies" } else { "deny" };
-            let text = format!("{} {verb} requests", words::counted(denying.len(), "gate"));
+            let text = format!("{} {verb} requests", display::counted(denying.len(), "gate"));
             return headline(verdict, text, None);
         }
         let switched = switches(readings.overrides);
@@ -123,7 +122,7 @@ pub(super) fn switches(overrides: Option<&[Override]>) -> usize {
 }
 
 fn count_with_verb(gates: usize) -> String {
-    format!("{} {}", words::counted(gates, "gate"), if gates == 1 { "is" } else { "are" })
+    format!("{} {}", display::counted(gates, "gate"), if gates == 1 { "is" } else { "are" })
 }
 
 #[cfg(test)]

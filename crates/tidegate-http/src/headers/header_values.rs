@@ -1,0 +1,181 @@
+//! The values that the headers report, and their text.
+
+use std::fmt;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use bytes::{BufMut, BytesMut};
+use http::HeaderMap;
+use http::header::{HeaderName, HeaderValue};
+use tidegate::{AllDecision, Decision};
+
+use crate::partition_key::Policy;
+
+/// The values to report to a client.
+pub(crate) struct HeaderValues<'a> {
+    pub(crate) decision: &'a AllDecision,
+    pub(crate) policies: &'a [Policy],
+    /// The retry time of a denied request; `None` for an admitted one.
+    pub(crate) wait: Option<Duration>,
+}
+
+impl HeaderValues<'_> {
+    /// Returns the indices of the limits to report: all that can deny. A client must not slow down for a
+    /// limit in shadow mode.
+    pub(super) fn reported(&self) -> impl Iterator<Item = usize> {
+        (0..self.policies.len()).filter(move |&at| !self.policies[at].is_shadow)
+    }
+
+    /// Returns the indices of the limits to report that have a window: not those of in-flight limits.
+    fn with_window(&self) -> impl Iterator<Item = usize> {
+        self.reported().filter(move |&at| self.policies[at].window_s.is_some())
+    }
+
+    /// Returns the index of the limit to report where only one can be reported: of those with a window, the one that
+    /// binds. `None` if no limit with a window can deny.
+    pub(super) fn reported_limit(&self) -> Option<usize> {
+        self.with_window().reduce(|a, b| self.tighter(a, b))
+    }
+
+    /// Returns the index of the limit that binds rather than the other one; of equal ones, the first.
+    pub(super) fn tighter(&self, first: usize, second: usize) -> usize {
+        let (binding, decisions) = (self.decision.binding_index(), self.decision.each_alone());
+        match self.wait {
+            Some(_) if first == binding || second == binding => binding,
+            // Of an admitted request, the charge of the response may have changed which one binds.
+            _ if decisions[second].is_tighter_than(&decisions[first]) => second,
+            _ => first,
+        }
+    }
+
+    /// Returns the reset time of a limit in seconds. If no unit is available, it is the time until one is.
+    pub(super) fn reset(&self, at: usize) -> u64 {
+        let decision = &self.decision.each_alone()[at];
+        match self.wait {
+            Some(wait) if at == self.decision.binding_index() => wait.as_secs(),
+            Some(_) if !decision.is_allowed() => ceil_seconds(decision.retry_after()).max(1),
+            _ if decision.remaining() == 0 => ceil_seconds(decision.retry_after()).max(1),
+            _ => ceil_seconds(decision.reset_after()),
+        }
+    }
+
+    /// Writes the policies of draft 7, such as `100;w=60, 1000;w=3600`, the reported limit first. Each number of
+    /// units may occur only once.
+    pub(super) fn write_unnamed_policies(&self, reported: usize, text: &mut ValueText) {
+        let mut listed = Vec::new();
+        for at in std::iter::once(reported).chain(self.with_window().filter(|at| *at != reported)) {
+            let (limit, window_s) = (self.decision.each_alone()[at].limit(), self.policies[at].window_s);
+            if let Some(window_s) = window_s
+                && !listed.contains(&limit)
+            {
+                let comma = if listed.is_empty() { "" } else { ", " };
+                let _ = write!(text, "{comma}{limit};w={window_s}");
+                listed.push(limit);
+            }
+        }
+    }
+}
+
+impl Policy {
+    pub(crate) fn name<'a>(&'a self, decision: &'a Decision) -> &'a str {
+        self.name.as_deref().unwrap_or_else(|| decision.gate())
+    }
+}
+
+pub(super) fn ceil_seconds(duration: Duration) -> u64 {
+    duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
+}
+
+/// Returns a byte sequence of RFC 9651: base64 with padding, between colons.
+pub(super) fn byte_sequence(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4 + 2);
+    text.push(':');
+    for three in bytes.chunks(3) {
+        let byte = |at: usize| u32::from(three.get(at).copied().unwrap_or_default());
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for at in 0..4_usize {
+            let digit = DIGITS[(bits >> (18 - 6 * at)) as usize & 63];
+            text.push(if at > three.len() { '=' } else { char::from(digit) });
+        }
+    }
+    text.push(':');
+    text
+}
+
+/// Displays a string of RFC 9651, which is ASCII. Other bytes, and `%` itself, are percent-encoded.
+pub(super) struct Quoted<'a>(pub(super) &'a str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_char('"')?;
+        // Most names are written in one piece.
+        let is_plain = |byte: &u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\' | b'%');
+        for part in self.0.as_bytes().chunk_by(|a, b| is_plain(a) && is_plain(b)) {
+            match (part, std::str::from_utf8(part)) {
+                ([first, ..], Ok(text)) if is_plain(first) => f.write_str(text)?,
+                ([b'"' | b'\\'], Ok(text)) => write!(f, "\\{text}")?,
+                (bytes, _) => bytes.iter().try_for_each(|byte| write!(f, "%{byte:02X}"))?,
+            }
+        }
+        f.write_char('"')
+    }
+}
+
+/// The text of header values. All values of a response share its memory, so that each is not allocated on its own.
+pub(super) struct ValueText(BytesMut);
+
+impl ValueText {
+    /// Makes room for the headers of this many limits. Longer ones are allocated anew.
+    pub(super) fn of_limits(limits: usize) -> Self {
+        Self(BytesMut::with_capacity(64 + 96 * limits))
+    }
+
+    /// Appends what was written since the last header as a header.
+    pub(super) fn append_to(&mut self, headers: &mut HeaderMap, name: HeaderName) {
+        if let Some(value) = self.take() {
+            headers.append(name, value);
+        }
+    }
+
+    /// Sets what was written since the last header as the only header of this name.
+    pub(super) fn insert_into(&mut self, headers: &mut HeaderMap, name: HeaderName) {
+        if let Some(value) = self.take() {
+            headers.insert(name, value);
+        }
+    }
+
+    fn take(&mut self) -> Option<HeaderValue> {
+        // Numbers and escaped names are always valid header values.
+        HeaderValue::from_maybe_shared(self.0.split().freeze()).ok()
+    }
+}
+
+impl fmt::Write for ValueText {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.put_slice(text.as_bytes());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn byte_sequence_is_base64_of_any_length() {
+        // The vectors of RFC 4648, and the last two digits.
+        for (bytes, text) in [
+            (&b""[..], "::"),
+            (b"f", ":Zg==:"),
+            (b"fo", ":Zm8=:"),
+            (b"foo", ":Zm9v:"),
+            (b"foob", ":Zm9vYg==:"),
+            (b"fooba", ":Zm9vYmE=:"),
+            (b"foobar", ":Zm9vYmFy:"),
+            (&[0xfb, 0xef, 0xff], ":++//:"),
+        ] {
+            assert_eq!(byte_sequence(bytes), text);
+        }
+    }
+}

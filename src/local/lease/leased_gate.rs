@@ -1,0 +1,138 @@
+//! The state that the spenders and the worker of a leased gate share.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::demand::Demand;
+use super::packed_key::PackedKey;
+use super::queue::RequestQueue;
+use super::settings::{Counters, LeaseTerms, add};
+use super::table::LeaseTable;
+use crate::observe::observer::Observer;
+use crate::runtime::background::Background;
+use crate::runtime::clock::Clock;
+use crate::runtime::sync::{Mutex, lock};
+use crate::store::{GateInfo, Target};
+
+pub(super) struct LeasedGate {
+    pub(super) info: Arc<GateInfo>,
+    pub(super) terms: LeaseTerms,
+    /// See [`Algorithm::is_stamp_the_end`](crate::quota::algorithm::Algorithm::is_stamp_the_end).
+    pub(super) is_stamp_the_end: bool,
+    pub(super) clock: Clock,
+    observer: Option<Arc<dyn Observer>>,
+    /// A random seed, so that clients cannot choose keys that collide.
+    seed: [u64; 2],
+    /// Created at the first demand.
+    pub(super) demand: OnceLock<Demand>,
+    /// Created at the first lease, since it is large.
+    pub(super) table: OnceLock<LeaseTable>,
+    ended: AtomicBool,
+    pub(super) queue: RequestQueue,
+    pub(super) counters: Counters,
+    pub(super) background: Arc<Background>,
+    pub(super) worker: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl LeasedGate {
+    pub(super) fn new(
+        terms: LeaseTerms,
+        info: &Arc<GateInfo>,
+        clock: &Clock,
+        observer: Option<&Arc<dyn Observer>>,
+        background: &Arc<Background>,
+    ) -> Self {
+        let random = RandomState::new();
+        Self {
+            terms,
+            is_stamp_the_end: info.quota.kind().algorithm().is_stamp_the_end(),
+            info: info.clone(),
+            clock: clock.clone(),
+            observer: observer.cloned(),
+            seed: [random.hash_one(0), random.hash_one(1) | 1],
+            demand: OnceLock::new(),
+            table: OnceLock::new(),
+            ended: AtomicBool::new(false),
+            queue: RequestQueue::default(),
+            counters: Counters::default(),
+            background: background.clone(),
+            worker: Mutex::new(None),
+        }
+    }
+
+    pub(super) fn table(&self) -> &LeaseTable {
+        self.table.get_or_init(|| LeaseTable::new(self.terms.max_keys))
+    }
+
+    pub(super) fn target(&self, key: &[u8]) -> Target {
+        Target::new(&self.info, key, None)
+    }
+
+    #[inline]
+    pub(super) fn hash(&self, key: &PackedKey) -> u64 {
+        key.hash(self.seed)
+    }
+
+    #[inline]
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// Ends leasing: the worker gives the held units back.
+    pub(super) fn begin_shutdown(&self) {
+        self.ended.store(true, Ordering::Release);
+        self.queue.wake();
+    }
+
+    /// Waits until all units are given back, at most until `ends`.
+    pub(super) async fn end(&self, ends: Instant) {
+        self.begin_shutdown();
+        let worker = lock(&self.worker).take();
+        if let Some(mut worker) = worker
+            && tokio::time::timeout_at(ends, &mut worker).await.is_err()
+        {
+            // The worker counts its remaining units as stranded.
+            worker.abort();
+        }
+    }
+
+    pub(super) fn notify(&self, event: impl FnOnce(&dyn Observer, &str)) {
+        if let Some(observer) = &self.observer {
+            event(&**observer, &self.info.name);
+        }
+    }
+
+    /// Adds the units spent since the last report to the figures of the gate, and reports them to the observer. Only the
+    /// worker calls it.
+    pub(super) fn report_spent(&self) {
+        let spent = self.counters.spent.load(Ordering::Relaxed);
+        let units = spent.wrapping_sub(self.counters.reported_spent.load(Ordering::Relaxed));
+        // Below 0 if discarded units are still to be counted as spent.
+        if units.cast_signed() > 0 {
+            self.counters.reported_spent.store(spent, Ordering::Relaxed);
+            if let Some(counters) = &self.info.counters {
+                counters.add_leased(units);
+            }
+            self.notify(|observer, gate| observer.spent(gate, units));
+        }
+    }
+
+    pub(super) fn strand(&self, units: u64) {
+        add(&self.counters.stranded, units);
+        self.notify(|observer, gate| observer.stranded(gate, units));
+    }
+}
+
+/// Keys may be personal data.
+impl std::fmt::Debug for LeasedGate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Leases")
+            .field("gate", &self.info.name)
+            .field("terms", &self.terms)
+            .finish_non_exhaustive()
+    }
+}
