@@ -156,7 +156,7 @@ mod wording_tests {
     const SOURCES: [&str; 6] = [
         "pipeline/request.rs",
         "pipeline/acquire.rs",
-        "pipeline/all.rs",
+        "pipeline/group.rs",
         "reserve.rs",
         "reserve/settling.rs",
         "reserve/token.rs",
