@@ -25,6 +25,8 @@ mod invalid;
 mod modifiers;
 mod rate;
 pub mod reference;
+#[cfg(feature = "serde")]
+mod serde;
 pub(crate) mod settlement;
 mod window;
 

@@ -1,11 +1,12 @@
 //! Opening a limiter, with its settings.
 
+mod connecting;
 mod connection;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::connection::Connecting;
+use self::connecting::Connecting;
 use crate::batch::{Batch, Together};
 use crate::connection::Connection;
 use crate::error::Error;

@@ -117,6 +117,7 @@ mod missing_key;
 mod partition_key;
 mod pending_charge;
 mod rejection;
+mod request;
 mod request_checks;
 mod request_permits;
 mod reserved_slots;

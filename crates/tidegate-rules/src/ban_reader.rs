@@ -4,7 +4,7 @@ use tidegate::Ban;
 
 use super::fields::BAN;
 use super::reader::{Fields, Reader};
-use crate::rule::Limit;
+use crate::limit::Limit;
 
 /// The fields of a `rate_limit` that exclude a ban, each with the reason.
 const EXCLUDED: [(&str, &str); 2] = [

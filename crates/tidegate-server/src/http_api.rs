@@ -13,14 +13,14 @@ use http::StatusCode;
 use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use tokio::time::Instant;
 
-use crate::body::{BodyError, BodyMemory};
+use crate::body::BodyError;
 use crate::connections::Place;
+use crate::http_state::HttpState;
 use crate::metrics::ServiceMetrics;
 use crate::metrics::requests::HttpRequests;
-use crate::permits::PermitTable;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use crate::readiness::Readiness;
-use crate::service::{RateLimitService, ServiceError};
+use crate::service_error::ServiceError;
 use crate::shortened::shortened;
 use crate::trace::{SpanHook, traced};
 use crate::v1::Problem;
@@ -153,15 +153,4 @@ async fn healthcheck(State(api): State<HttpState>) -> (StatusCode, String) {
         Ok(()) => (StatusCode::OK, "OK".to_owned()),
         Err(why) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{why}\n")),
     }
-}
-
-// What the handlers of the HTTP port share.
-
-#[derive(Clone, Debug)]
-pub(crate) struct HttpState {
-    pub(crate) service: RateLimitService,
-    pub(crate) readiness: Readiness,
-    pub(crate) permits: Arc<PermitTable>,
-    pub(crate) max_message_bytes: usize,
-    pub(crate) body_memory: Arc<BodyMemory>,
 }

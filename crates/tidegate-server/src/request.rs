@@ -1,15 +1,12 @@
 //! Reads a request of the protocol as descriptors of rules.
 
-use std::time::Duration;
-
 use tidegate_rules::Descriptor;
 
 use crate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use crate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 use crate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
-use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
-use crate::proto::envoy::r#type::v3::RateLimitUnit;
-use crate::service::ServiceError;
+use crate::service_error::ServiceError;
+use crate::unit;
 
 /// The maximum number of descriptors of a request. All their checks are one atomic step in Redis, which serves no
 /// other client meanwhile.
@@ -72,7 +69,7 @@ fn read(descriptor: &RateLimitDescriptor) -> Result<Descriptor<'_>, ServiceError
     match &descriptor.limit {
         None => Ok(read),
         Some(RateLimitOverride { requests_per_unit, unit }) => {
-            let Some(window) = window(*unit) else {
+            let Some(window) = unit::window(*unit) else {
                 let text =
                     format!("a descriptor's `limit` has no known `unit` ({unit}): send SECOND to YEAR");
                 return Err(ServiceError::Invalid(text));
@@ -80,41 +77,4 @@ fn read(descriptor: &RateLimitDescriptor) -> Result<Descriptor<'_>, ServiceError
             Ok(read.limit((*requests_per_unit).into(), window)?)
         }
     }
-}
-
-// The protocol's units of time.
-
-const DAY_S: u64 = 86_400;
-/// The windows that have a unit. A window of a calendar is as long as its mean.
-const UNITS: [(u64, Unit); 9] = [
-    (1, Unit::Second),
-    (60, Unit::Minute),
-    (3_600, Unit::Hour),
-    (DAY_S, Unit::Day),
-    (7 * DAY_S, Unit::Week),
-    (30 * DAY_S, Unit::Month),
-    (2_629_746, Unit::Month),
-    (365 * DAY_S, Unit::Year),
-    (31_556_952, Unit::Year),
-];
-
-/// Returns the unit of a window, or [`Unit::Unknown`].
-pub(crate) fn of_window(window: Duration) -> Unit {
-    let named = UNITS.iter().find(|(seconds, _)| Duration::from_secs(*seconds) == window);
-    named.map_or(Unit::Unknown, |(_, unit)| *unit)
-}
-
-/// Returns the window of a unit in a descriptor's own limit, `None` if it is unknown. A month has 30 days and a year
-/// 365, as in rule files.
-pub(crate) fn window(unit: i32) -> Option<Duration> {
-    let unit = match RateLimitUnit::try_from(unit).ok()? {
-        RateLimitUnit::Unknown => return None,
-        RateLimitUnit::Second => Unit::Second,
-        RateLimitUnit::Minute => Unit::Minute,
-        RateLimitUnit::Hour => Unit::Hour,
-        RateLimitUnit::Day => Unit::Day,
-        RateLimitUnit::Month => Unit::Month,
-        RateLimitUnit::Year => Unit::Year,
-    };
-    UNITS.iter().find(|(_, named)| *named == unit).map(|(seconds, _)| Duration::from_secs(*seconds))
 }

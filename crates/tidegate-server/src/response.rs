@@ -15,7 +15,7 @@ use crate::proto::envoy::config::core::v3::HeaderValue;
 use crate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use crate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus, RateLimit};
-use crate::request;
+use crate::unit;
 
 pub(crate) const fn code(is_allowed: bool) -> Code {
     if is_allowed { Code::Ok } else { Code::OverLimit }
@@ -53,7 +53,7 @@ fn current_limit(outcome: &RuleOutcome, descriptor: &RateLimitDescriptor, decisi
         Some(quota) if quota.limit() == decision.limit() || decision.limit() == 0 => quota.window(),
         _ => Duration::ZERO,
     };
-    limit.set_unit(request::of_window(window));
+    limit.set_unit(unit::of_window(window));
     limit
 }
 
@@ -64,7 +64,7 @@ fn quota(outcome: &RuleOutcome, descriptor: &RateLimitDescriptor) -> Option<Quot
         (Some(Limit::DenyAll(window)), _) => Quota::try_fixed_window(1, window).ok(),
         (None, Some(own)) => {
             let limit = u64::from(own.requests_per_unit.max(1));
-            Quota::try_fixed_window(limit, request::window(own.unit)?).ok()
+            Quota::try_fixed_window(limit, unit::window(own.unit)?).ok()
         }
         (Some(Limit::Unlimited), _) | (None, None) => None,
     }

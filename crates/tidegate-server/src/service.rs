@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::future::try_join_all;
-use tidegate::{Error, Source};
+use tidegate::Source;
 use tidegate_http::Headers;
 use tidegate_rules::{Descriptor, ReloadingRules, Rule, RuleOutcome, RulesDecision, RulesLimiter};
 use tokio::time::{Instant, timeout};
@@ -13,6 +13,7 @@ use crate::recent_peeks::RecentPeeks;
 use crate::request::RequestDescriptors;
 use crate::response;
 use crate::response::HeaderNames;
+use crate::service_error::ServiceError;
 
 /// Decides requests of Envoy's rate-limit protocol by rules from files. Cheap to clone.
 ///
@@ -322,21 +323,6 @@ async fn give_back(
     let peeks: Vec<_> = descriptors.into_iter().map(|descriptor| descriptor.hits(0)).collect();
     // An error would make the caller give the units back again.
     Ok(rules.check_or_deny(domain, &peeks).await.ok())
-}
-
-// The errors of the service.
-
-/// A request that was not decided. The server reports it as an error of gRPC or HTTP, and never as a response with
-/// the code `UNKNOWN`, which Envoy admits.
-#[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ServiceError {
-    /// The request does not follow the protocol.
-    #[error("{0}")]
-    Invalid(String),
-    /// The limiter failed.
-    #[error(transparent)]
-    Limiter(#[from] Error),
 }
 
 #[cfg(test)]

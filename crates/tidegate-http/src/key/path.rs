@@ -2,8 +2,6 @@
 
 use std::borrow::Cow;
 
-use http::Extensions;
-
 /// Returns the path as Envoy normalizes it, so that spellings of one path are one key. In this order:
 ///
 /// 1. `\` becomes `/`.
@@ -111,15 +109,14 @@ fn is_kept(byte: u8) -> bool {
     is_unreserved(byte) || b"!$&'()*+,;=:@%".contains(&byte)
 }
 
-// The route that a framework matched.
-
 /// The pattern of the route that actix-web will match.
 #[cfg(feature = "actix")]
 #[derive(Clone)]
 pub(crate) struct RoutePattern(pub(crate) String);
 
 /// Returns the pattern of the route, such as `/users/{id}`.
-pub(crate) fn pattern_of(extensions: &Extensions) -> Option<&str> {
+#[cfg(any(feature = "actix", feature = "axum"))]
+pub(crate) fn pattern_of(extensions: &http::Extensions) -> Option<&str> {
     #[cfg(feature = "actix")]
     if let Some(RoutePattern(pattern)) = extensions.get() {
         return Some(pattern);

@@ -5,8 +5,9 @@ use std::iter;
 
 use tidegate::{Ban, Gate, Lease, Limiter, OnFailure, Quota};
 
+use crate::limit::Limit;
 use crate::load::Rules;
-use crate::rule::{Limit, Rule};
+use crate::rule::Rule;
 
 /// The gates of a rule.
 #[derive(Debug)]
