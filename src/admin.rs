@@ -378,8 +378,6 @@ fn call_parts(names: &[Name]) -> Vec<(CallShape, Vec<&Name>)> {
     parts
 }
 
-// Calls to the Redis of a limiter.
-
 /// The pipeline of a limiter with a Redis.
 #[derive(Clone, Debug)]
 struct RedisAccess {

@@ -19,6 +19,7 @@ mod acquire_all;
 mod admin;
 mod charge_used;
 mod components;
+mod defined_gates;
 mod failure;
 mod group;
 mod leasing;

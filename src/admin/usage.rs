@@ -126,8 +126,6 @@ impl KeyStates {
     }
 }
 
-// The denials of a key that are counted for a ban.
-
 /// The denials of one key that are counted for a [ban](crate::Gate::ban).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CountedDenials {

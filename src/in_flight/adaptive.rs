@@ -53,8 +53,6 @@ impl AdaptiveLimits {
     }
 }
 
-// The settings of a gate's adaptive limits.
-
 /// The values of [`Adaptive::tolerance`].
 const TOLERANCE: RangeInclusive<f64> = 1.1..=10.0;
 

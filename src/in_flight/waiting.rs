@@ -1,4 +1,4 @@
-//! An acquire that waits for its answer, as its caller holds it.
+//! An acquire: its terms, its answer, and the wait for the answer, as its caller holds it.
 
 use std::sync::Arc;
 
@@ -87,8 +87,6 @@ impl Drop for Waiting {
         });
     }
 }
-
-// The terms of an acquire, and its answer.
 
 /// What happens to the permits of a process whose lease lapsed, because the process or Redis was stopped for
 /// longer than the [time to live](crate::Builder::permit_ttl) of its permits.

@@ -213,8 +213,6 @@ impl FallbackInner {
     }
 }
 
-// The failure policy.
-
 /// The failure policy: the result of a check that Redis does not answer in time.
 ///
 /// Default: [`OnFailure::Local`].

@@ -277,7 +277,7 @@ impl Following {
     }
 
     /// Waits for the next check, or the end of the limiter. A notification may be one of an earlier check.
-    async fn check(&self, wanted: &Notify) {
+    async fn until_check(&self, wanted: &Notify) {
         while self.shared().is_some_and(|shared| shared.snapshot.is_unseen()) {
             wanted.notified().await;
         }
@@ -316,7 +316,7 @@ impl Job for Following {
             let wanted = shared.wanted.clone();
             drop(shared);
             if is_idle {
-                self.check(&wanted).await;
+                self.until_check(&wanted).await;
                 continue;
             }
             tokio::time::sleep(pause.mul_f64(1.0 - fastrand::f64() / 10.0)).await;

@@ -45,8 +45,7 @@ use self::names::{Metric, MetricKind};
 use crate::decision::Decision;
 use crate::error::Error;
 use crate::observe::observer::Observer;
-use crate::observe::warning;
-use crate::observe::warning::Warning;
+use crate::observe::warning::{self, Warning};
 use crate::quota::settlement::Settlement;
 use crate::runtime::clock::Clock;
 

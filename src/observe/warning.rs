@@ -115,8 +115,6 @@ impl RepeatedWarning {
     }
 }
 
-// The destination of a limiter's warnings.
-
 /// The destination of a limiter's warnings: its observer, or standard error.
 #[derive(Clone)]
 pub(crate) struct WarningSink {

@@ -11,8 +11,7 @@ use tokio::sync::oneshot;
 
 use super::acquire::Held;
 use super::components::Pipeline;
-use super::group;
-use super::group::{Folded, GroupDecision};
+use super::group::{self, Folded, GroupDecision};
 use crate::connection::Deadline;
 use crate::decision::{AllDecision, Decision, Source};
 use crate::error::Error;

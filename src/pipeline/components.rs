@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use super::lifecycle::DefinedGates;
+use super::defined_gates::DefinedGates;
 use super::reserve::UnheldCharges;
 use crate::batch::Batch;
 use crate::connection::Deadline;

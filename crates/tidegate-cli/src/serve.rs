@@ -361,8 +361,6 @@ impl From<ServerError> for Failure {
     }
 }
 
-// The number of files and connections that this process may have open.
-
 /// Raises the soft limit to the hard limit, as many servers and the runtime of Go do. The soft limit is often 1,024, for
 /// programs that use `select`; each connection of a service needs one of them. If it cannot be raised, it stays. Returns the
 /// limit, if there is one.

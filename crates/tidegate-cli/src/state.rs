@@ -219,8 +219,6 @@ fn note_lines(notes: impl IntoIterator<Item = String>) -> impl Iterator<Item = V
     notes.into_iter().map(|note| vec![Text(Tone::Warn, note)])
 }
 
-// The denials of a key that are counted for a ban, as `inspect` shows them.
-
 /// The states whose keys have counted denials, with them, or with the error of a count that tidegate did not write.
 pub(crate) struct Denials(Vec<(Name, Result<CountedDenials, Error>)>);
 

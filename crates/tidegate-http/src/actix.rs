@@ -87,8 +87,8 @@ use super::key::{PeerAddr, RoutePattern};
 use super::layer::RateLimitLayer;
 use super::response::reject;
 use super::settings::{CopyExtension, LayerSettings};
-use crate::key::RequestExtensions;
 use crate::request::decide;
+use crate::request_extensions::RequestExtensions;
 
 /// # actix-web
 impl RateLimitLayer {

@@ -15,7 +15,7 @@ use super::request_checks::RequestChecks;
 use super::request_permits::RequestPermits;
 use super::settings::{LayerSettings, OnError};
 use super::wait_queue::GroupResult;
-use crate::partition_key::Policy;
+use crate::policy::Policy;
 
 /// The result of admission. Boxed, since it passes through several futures, which each have room for it.
 pub(super) enum Admission {

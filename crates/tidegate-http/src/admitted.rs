@@ -15,8 +15,8 @@ use super::settings::LayerSettings;
 use super::usage::Usage;
 use super::wait_queue::DelayPermit;
 use crate::charge::compare_charges;
-use crate::key::RequestExtensions;
-use crate::partition_key::Policies;
+use crate::policy::Policies;
+use crate::request_extensions::RequestExtensions;
 
 /// An admitted request.
 pub(super) struct Admitted {

@@ -15,8 +15,8 @@ use super::rejection::Rejection;
 use super::request_permits::RequestPermits;
 use super::settings::LayerSettings;
 use super::usage::Usage;
-use crate::key::RequestExtensions;
 use crate::request::decide;
+use crate::request_extensions::RequestExtensions;
 
 /// A request that [`RateLimitLayer::admit`](crate::RateLimitLayer::admit) admitted.
 ///

@@ -211,8 +211,6 @@ impl<T, E> fmt::Debug for OutgoingFuture<T, E> {
     }
 }
 
-// The error of an outgoing request.
-
 /// The reason why a request through an [`OutgoingLayer`](OutgoingLayer) has no response.
 #[derive(Clone, Debug)]
 #[non_exhaustive]

@@ -9,8 +9,8 @@ use tidegate::Gate;
 use super::charge::Charge;
 use super::in_flight::is_in_flight;
 use super::key::Key;
-use super::partition_key::PartitionKeys;
 use super::reserved_slots::ReservedSlots;
+use crate::policy::PartitionKeys;
 
 pub(super) type Cost = Arc<dyn Fn(&Parts) -> u64 + Send + Sync>;
 

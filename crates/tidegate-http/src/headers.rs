@@ -12,7 +12,7 @@ use tidegate::{AllDecision, Decision, Gate};
 
 pub(super) use self::header_values::HeaderValues;
 use self::header_values::{Quoted, ValueText, ceil_seconds};
-use crate::partition_key::Policy;
+use crate::policy::Policy;
 
 const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
@@ -252,8 +252,6 @@ fn is_tighter(decision: &Decision, inner: Option<(u64, u64)>) -> bool {
         share(decision.remaining(), limit) < share(remaining, decision.limit())
     })
 }
-
-// The names of the fields `RateLimit-Policy` and `RateLimit` and of their parameters.
 
 /// The names that a draft gives to fields and parameters. Each draft is one constant, so that a draft that only renames
 /// them needs no other change.

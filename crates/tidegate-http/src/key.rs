@@ -11,7 +11,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use http::Extensions;
 use http::header::HeaderName;
 use http::request::Parts;
 use tidegate::AsKey;
@@ -267,8 +266,6 @@ impl fmt::Debug for Key {
     }
 }
 
-// Converts names of headers.
-
 /// # Panics
 ///
 /// If `name` is not a valid header name.
@@ -280,23 +277,5 @@ fn header_name(name: impl TryInto<HeaderName> + fmt::Debug) -> HeaderName {
         Err(_) => {
             panic!("not a valid header name: {shown}: use letters, digits and `-`, as in \"x-api-key\"")
         }
-    }
-}
-
-// The extensions of a request, of whichever framework.
-
-/// The extensions in which a framework hands values to handlers, and to layers nested in this one.
-pub(super) trait RequestExtensions {
-    fn find<T: Clone + Send + Sync + 'static>(&self) -> Option<T>;
-    fn set<T: Clone + Send + Sync + 'static>(&mut self, value: T);
-}
-
-impl RequestExtensions for Extensions {
-    fn find<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
-        self.get().cloned()
-    }
-
-    fn set<T: Clone + Send + Sync + 'static>(&mut self, value: T) {
-        self.insert(value);
     }
 }

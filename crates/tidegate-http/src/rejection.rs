@@ -10,7 +10,7 @@ use tidegate_rules::RulesDecision;
 
 use super::headers::Headers;
 use super::missing_key::Absent;
-use crate::partition_key::{Policies, Policy};
+use crate::policy::{Policies, Policy};
 
 /// The seconds over which the retries of clients spread at a closed gate. Its clients would otherwise all retry
 /// at the same moment.

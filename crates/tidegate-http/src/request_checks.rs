@@ -12,7 +12,7 @@ use super::gate_rule::GateRule;
 use super::in_flight::is_in_flight;
 use super::missing_key::{Absent, MissingKey, NO_KEY};
 use super::settings::LayerSettings;
-use crate::partition_key::{Policies, Policy};
+use crate::policy::{Policies, Policy};
 
 /// The checks of one request.
 #[derive(Default)]

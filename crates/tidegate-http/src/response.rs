@@ -10,12 +10,11 @@ use http::{HeaderMap, HeaderValue, Response};
 use smallvec::smallvec;
 use tidegate::{AllDecision, Decision, Gate};
 
-use super::body;
-use super::body::ResponseBody;
+use super::body::{self, ResponseBody};
 use super::headers::{HeaderValues, Headers};
 use super::rejection::{OnClosed, Reason, Rejection};
 use super::settings::LayerSettings;
-use crate::partition_key::Policy;
+use crate::policy::Policy;
 
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 

@@ -15,7 +15,7 @@ use super::request_checks::RequestChecks;
 use super::settings::{FileRules, LayerSettings};
 use super::shadow_checks::with_shadow;
 use super::wait_queue::GroupResult;
-use crate::partition_key::Policy;
+use crate::policy::Policy;
 
 /// Checks the rules that match the request. The future is boxed so that it does not enlarge the types of
 /// the services around the layer.

@@ -271,8 +271,6 @@ pub(super) fn closest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) 
     (distance <= 1 + name.len() / 4).then_some(name)
 }
 
-// Describes the fields of a map in a rule file.
-
 /// The fields of a map.
 pub(super) struct FieldTable {
     /// The name of the map in messages, with its article.

@@ -153,8 +153,6 @@ fn unreadable(path: &Path, reason: String) -> ConfigError {
     ConfigError::new(&path.display().to_string(), SourceSpan::default(), String::new(), 0..0, reason)
 }
 
-// The text of a rule file.
-
 /// The fields of a document. A file with none of them is not a rule file.
 const FIELDS: [&str; 3] = ["domain", "descriptors", "rate_limits"];
 

@@ -5,8 +5,7 @@ use std::time::Duration;
 use tidegate::algorithm::{Definition, Parameters};
 use tidegate::{Decision, Error, Quota, Rate};
 
-use super::calendar;
-use super::calendar::Calendar;
+use super::calendar::{self, Calendar};
 use super::config_error::SourceSpan;
 use super::fields::{ALGORITHMS, UNIT_SECONDS, UNITS};
 use super::reader::{Fields, Reader};

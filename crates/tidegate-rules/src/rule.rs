@@ -378,8 +378,6 @@ impl Rule {
     }
 }
 
-// Keys of counts, made from several texts.
-
 /// Joins the parts so that different lists make different keys: escapes the separator `|`.
 pub(super) fn joined<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut key = Vec::new();

@@ -159,8 +159,6 @@ async fn accept(listener: &TcpListener, failed: &mut FailedAccepts) -> (TcpStrea
     }
 }
 
-// The clients of a port, by their addresses.
-
 /// The address of a client; of IPv6, its network of 64 bits, all of which one client can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Client(IpAddr);

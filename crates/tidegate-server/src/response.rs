@@ -188,8 +188,6 @@ fn value(json: &Json) -> Value {
     Value { kind: Some(kind) }
 }
 
-// Names of headers that replace those of X-RateLimit.
-
 /// Names for the headers of [`Headers::x_ratelimit`](tidegate_http::Headers::x_ratelimit).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderNames {

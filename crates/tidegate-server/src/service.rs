@@ -11,8 +11,7 @@ use tokio::time::{Instant, timeout};
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::recent_peeks::RecentPeeks;
 use crate::request::RequestDescriptors;
-use crate::response;
-use crate::response::HeaderNames;
+use crate::response::{self, HeaderNames};
 use crate::service_error::ServiceError;
 
 /// Decides requests of Envoy's rate-limit protocol by rules from files. Cheap to clone.

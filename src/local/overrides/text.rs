@@ -1,7 +1,8 @@
-//! The text format of overrides in Redis, as `redis-cli HGETALL tidegate:1:overrides` shows it: `switch login` is
-//! `closed until 1790000000000000`, `override login:user:42` is
-//! `token_bucket 100 100 60000000 0 until 1790000000000000`. Times are microseconds since 1970; the numbers of a
-//! quota are the arguments of its script. A calendar window is `fixed_window 100 month+15@Europe/Berlin`.
+//! The two kinds of overrides, the mode of a gate and the quota of a key, and their text in Redis, as
+//! `redis-cli HGETALL tidegate:1:overrides` shows it: `switch login` is `closed until 1790000000000000`,
+//! `override login:user:42` is `token_bucket 100 100 60000000 0 until 1790000000000000`. Times are microseconds
+//! since 1970; the numbers of a quota are the arguments of its script. A calendar window is
+//! `fixed_window 100 month+15@Europe/Berlin`.
 
 use std::time::Duration;
 
@@ -88,8 +89,6 @@ fn parse_quota(text: &str) -> Option<Quota> {
         None => Quota::of_args(definition, args).ok(),
     }
 }
-
-// The two kinds of overrides: the mode of a gate, and the quota of a key.
 
 /// The mode of a gate, which replaces or overlays its quota: an operator's override for the whole fleet, set
 /// by [`Control::switch`](crate::Control::switch).

@@ -192,8 +192,6 @@ impl Algorithm for InFlight {
     }
 }
 
-// The units that processes hold of one key of an in-flight limit.
-
 /// The state of one key of an in-flight limit: its holders and their units.
 ///
 /// `held` and `sure_until_us` summarize the holders, so that most decisions need no scan of all of them.

@@ -205,8 +205,6 @@ pub(crate) enum Charge {
     Each,
 }
 
-// Parses the addresses of ports.
-
 /// Parses an address such as `127.0.0.1:8080` or `[::1]:8080`.
 pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| hint(text))

@@ -232,8 +232,6 @@ fn mistake(settings: &[Setting], value: &SettingValue) -> Option<String> {
     })
 }
 
-// The admin port of the service.
-
 /// The address of the admin port of a demo.
 const DEMO: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8082);
 

@@ -48,8 +48,6 @@ fn shown((name, origin): &(String, Origin)) -> String {
     }
 }
 
-// Warnings of settings that have a value and no effect.
-
 /// Settings of Redis, of its failure and of rule files. A demo has rules and limits of its own.
 const UNUSED_IN_DEMO: [&str; 15] = [
     "redis",

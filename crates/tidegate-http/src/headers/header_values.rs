@@ -9,7 +9,7 @@ use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 use tidegate::{AllDecision, Decision};
 
-use crate::partition_key::Policy;
+use crate::policy::Policy;
 
 /// The values to report to a client.
 pub(crate) struct HeaderValues<'a> {

@@ -7,7 +7,7 @@ use http::header::HeaderName;
 
 use super::Spelling;
 use super::header_values::{HeaderValues, Quoted, ValueText, byte_sequence};
-use crate::partition_key::Policy;
+use crate::policy::Policy;
 
 /// Appends the fields, such as `"api";q=100;w=60` and `"api";r=99;t=60`. Of several limits with one name, lists the
 /// one that binds.

@@ -98,8 +98,6 @@ fn client_address(address: IpAddr) -> IpAddr {
     }
 }
 
-// The address of a connection's peer.
-
 /// A request extension with the address of the connection's peer, for servers that do not provide the address
 /// (hyper, custom TLS acceptors).
 ///

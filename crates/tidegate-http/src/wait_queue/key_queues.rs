@@ -280,8 +280,6 @@ impl<S> KeyQueue<S> {
 #[cfg(test)]
 mod tests;
 
-// The name of a queue.
-
 /// Identifies a queue: a gate and a key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct QueueName(Arc<[u8]>);

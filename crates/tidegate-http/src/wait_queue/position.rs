@@ -133,8 +133,6 @@ fn notify(signals: impl IntoIterator<Item = oneshot::Sender<Turn>>, turn: Turn) 
     }
 }
 
-// A denial of a request that may wait, and what it tells other requests in the queue.
-
 /// A denial of a request that may wait.
 pub(super) struct Denial {
     decision: AllDecision,

@@ -7,8 +7,7 @@ use tidegate::Override;
 
 use super::frame::{Frame, Tab};
 use super::{filters, runbook};
-use crate::console::display;
-use crate::console::display::IN_MEMORY;
+use crate::console::display::{self, IN_MEMORY};
 use crate::console::gates::gate_of;
 use crate::console::hour::{GateHour, Hour, STEP_S, STEPS};
 

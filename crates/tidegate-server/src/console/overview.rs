@@ -297,8 +297,6 @@ impl InstanceRow {
     }
 }
 
-// What the overview is made from.
-
 /// The readings from which the overview is made.
 pub(in crate::console) struct Readings<'r> {
     pub(in crate::console) hour: Result<&'r Hour, &'r str>,
@@ -310,8 +308,6 @@ pub(in crate::console) struct Readings<'r> {
     /// The message of an error.
     pub(in crate::console) redis: Result<Vec<NodeLoad>, String>,
 }
-
-// How urgent something is.
 
 /// How urgent something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -120,8 +120,6 @@ impl ReloadView {
     }
 }
 
-// A window of a rule file, with its line numbers.
-
 /// The lines of a window, and the characters of a line that are shown.
 const WINDOW_LINES: usize = 400;
 const MAX_LINE_CHARS: usize = 200;

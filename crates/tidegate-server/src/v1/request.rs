@@ -209,8 +209,6 @@ pub(super) struct QuotaSpec {
     in_flight: Option<u64>,
 }
 
-// Reads the body of a request.
-
 /// The body of a request, in JSON without unknown fields.
 pub(super) struct Input<T>(pub(super) T);
 
@@ -237,8 +235,6 @@ fn is_json(headers: &HeaderMap) -> bool {
     let media_type = value.and_then(|value| value.split(';').next()).unwrap_or_default().trim();
     media_type.eq_ignore_ascii_case("application/json")
 }
-
-// Quotas in requests, in the notation of rule files.
 
 impl QuotaSpec {
     /// Returns the quota. It is read by the loader of rule files, so that the fields have the same meaning in both.

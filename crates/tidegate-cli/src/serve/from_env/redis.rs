@@ -104,8 +104,6 @@ fn servers(
     Ok(())
 }
 
-// Maps a prefix of keys to a namespace.
-
 /// The maximum length of a namespace.
 const MAX_BYTES: usize = 64;
 

@@ -226,8 +226,6 @@ pub(crate) const VARIABLES: &[Variable] = &[
     variable("TRACING_SAMPLING_RATE", "", TRACING),
 ];
 
-// The variables of an environment, and the settings that they mean.
-
 /// The settings that the variables mean.
 #[derive(Debug, Default)]
 pub(crate) struct Imported {

@@ -45,8 +45,6 @@ impl Attempts {
     }
 }
 
-// Reports rejected tokens: a warning of the limiter, and a counter.
-
 /// Where rejected tokens are reported.
 pub(super) struct RejectedLogins {
     limiter: Limiter,

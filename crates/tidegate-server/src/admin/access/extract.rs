@@ -13,8 +13,7 @@ use serde::de::DeserializeOwned;
 
 use super::identity::{Caller, Identity, Role};
 use super::rejection::Rejection;
-use crate::body;
-use crate::body::{BodyError, BodyMemory};
+use crate::body::{self, BodyError, BodyMemory};
 
 /// The maximum size of a form or a change in bytes.
 const MAX_BODY_BYTES: usize = 64 << 10;

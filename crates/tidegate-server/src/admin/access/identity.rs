@@ -53,16 +53,12 @@ pub(crate) fn csrf_token(identity: &Identity) -> &str {
     identity.csrf.as_ref().map_or("", CsrfToken::as_str)
 }
 
-// The sender of a request, as the guard has found it.
-
 /// The sender of a request, among the extensions of the request.
 #[derive(Clone, Debug)]
 pub(super) struct Caller {
     pub(super) client: Client,
     pub(super) identity: Option<Identity>,
 }
-
-// The tokens that show that a form comes from a page of this port.
 
 /// The secret in the forms of a session. A page of another site cannot read it.
 #[derive(Clone)]

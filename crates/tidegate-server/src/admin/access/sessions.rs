@@ -105,8 +105,6 @@ fn digest(id: &str) -> [u8; 32] {
     Sha256::digest(id).into()
 }
 
-// The cookie that holds the id of a session.
-
 /// Returns the session id of the request's cookie.
 pub(super) fn session_id<'h>(access: &Access, headers: &'h HeaderMap) -> Option<&'h str> {
     let name = cookie_name(access);

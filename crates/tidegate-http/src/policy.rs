@@ -1,4 +1,5 @@
-//! Partition keys: responses report them in place of the keys of requests.
+//! The part of a limit that responses report beside its decision; and partition keys, which they report in place of the
+//! keys of requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,8 +49,6 @@ impl PartitionKeys {
         std::array::from_fn(|at| digest[at])
     }
 }
-
-// The part of a limit that is reported to clients beside its decision.
 
 /// The unit of a policy that names none.
 const REQUESTS: &str = "requests";
