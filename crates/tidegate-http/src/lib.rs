@@ -108,7 +108,6 @@ mod client;
 #[cfg(feature = "rules")]
 mod descriptors;
 mod gate_rule;
-pub mod guide;
 mod headers;
 mod in_flight;
 mod key;
@@ -155,3 +154,28 @@ pub use self::request_permits::RequestPermits;
 pub use self::service::{RateLimit, ResponseFuture};
 pub use self::settings::OnError;
 pub use self::usage::Usage;
+
+/// The guide: limits in front of services and clients. [`tidegate::guide`] has the pages about the limiter,
+/// and `tidegate_rules::guide` has the page about limits from files.
+///
+/// The modules hold no items. Their documentation is the pages of `docs/guide`, so the examples there are
+/// tested. A page about an optional feature exists only with that feature.
+pub mod guide {
+    // `src/guide.rs` of `tidegate` explains the labels.
+
+    /// [request-keys.md]: crate::guide::request_keys
+    /// [semantics.md#the-limit-that-binds]: tidegate::guide#other-pages
+    /// [troubleshooting.md]: tidegate::guide#other-pages
+    #[doc = include_str!("../docs/http.md")]
+    pub mod http {}
+
+    /// [spoofing.md]: tidegate::guide#other-pages
+    /// [http.md]: crate::guide::http
+    /// [troubleshooting.md]: tidegate::guide#other-pages
+    #[doc = include_str!("../docs/request-keys.md")]
+    pub mod request_keys {}
+
+    #[cfg(feature = "client")]
+    #[doc = include_str!("../docs/outgoing.md")]
+    pub mod outgoing {}
+}

@@ -9,7 +9,6 @@
 //! The module [`guide`] holds the page of the guide.
 #![doc = include_str!("format.md")]
 
-mod ban_reader;
 mod calendar;
 mod compile;
 mod config_error;
@@ -18,7 +17,6 @@ mod descriptor;
 mod explain;
 mod fields;
 mod files;
-pub mod guide;
 mod limit;
 mod limit_reader;
 mod limit_shape;
@@ -50,3 +48,14 @@ pub use self::load::{Loader, Rules};
 pub use self::reloading::{Need, Reload, ReloadingRules};
 pub use self::rule::Rule;
 pub use self::schema::schema;
+
+/// The guide: limits from files. [`tidegate::guide`] has the pages about the limiter.
+///
+/// The module holds no items. Its documentation is a page of `docs/guide`, so the example there is tested.
+pub mod guide {
+    // `src/guide.rs` of `tidegate` explains the labels.
+
+    /// [cli.md]: tidegate::guide#other-pages
+    #[doc = include_str!("../docs/rules.md")]
+    pub mod rules {}
+}

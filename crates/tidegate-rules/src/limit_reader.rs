@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
-use super::ban_reader;
 use super::config_error::SourceSpan;
-use super::fields::{CANDIDATE, LEASE, ON_FAILURES, RATE_LIMIT, REPLACES, TIER};
+use super::fields::{BAN, CANDIDATE, LEASE, ON_FAILURES, RATE_LIMIT, REPLACES, TIER};
 use super::limit_shape::{Shape, number_field};
 use super::reader::{Fields, Reader};
 use super::rule::LimitSettings;
 use super::yaml::{Value, YamlNode};
 use crate::limit::Limit;
-use tidegate::{Lease, OnFailure, Quota};
+use tidegate::{Ban, Lease, OnFailure, Quota};
 
 /// The fields that cannot be combined with `unlimited`.
 const LIMITED_FIELDS: [&str; 14] = [
@@ -28,6 +27,12 @@ const LIMITED_FIELDS: [&str; 14] = [
     "ban",
     "tiers",
     "candidate",
+];
+
+/// The fields of a `rate_limit` that exclude a ban, each with the reason.
+const EXCLUDE_BAN: [(&str, &str); 2] = [
+    ("in_flight", "units in use deny, not many requests"),
+    ("lease", "denials caused by units that other processes lease would count"),
 ];
 
 /// The fields that hold the number of a limit.
@@ -61,7 +66,7 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &YamlNode) -> Option<ParsedLim
             let limit = limit(reader, node, &fields, shape.as_ref());
             let tiers = tiers(reader, shape.as_ref(), number_field(&fields), fields.get("tiers"));
             let lease = fields.get("lease").and_then(|node| lease(reader, node, limit));
-            let ban = ban_reader::read(reader, &fields, limit);
+            let ban = ban(reader, &fields, limit);
             let candidate = fields
                 .get("candidate")
                 .and_then(|node| candidate(reader, node, shape.as_ref()?, (number_field(&fields), limit?)));
@@ -263,4 +268,39 @@ fn lease(reader: &mut Reader<'_>, node: &YamlNode, limit: Option<Limit>) -> Opti
     }
     let lease = units.map_or(Some(Lease::new()), |units| Some(Lease::new().max_units(units?)))?;
     hold.map_or(Some(lease), |hold| Some(lease.hold(hold?)))
+}
+
+/// Reads the ban, if there is one. Returns `None` after an error, which is added to the reader's.
+fn ban(reader: &mut Reader<'_>, rate_limit: &Fields<'_>, limit: Option<Limit>) -> Option<Ban> {
+    let node = rate_limit.get("ban")?;
+    let excluded = EXCLUDE_BAN.into_iter().find(|(field, _)| rate_limit.get(field).is_some());
+    if let Some((field, reason)) = excluded {
+        let message = format!("`ban` cannot be combined with `{field}`: {reason}");
+        reader.error(node.span(), message).hint("remove one of them");
+        return None;
+    }
+    if matches!(limit, Some(Limit::DenyAll(_))) {
+        let message =
+            "`ban` needs a limit above 0: a limit of 0 denies without a check, so no denial is counted";
+        reader.error(node.span(), message).hint("remove one of them");
+        return None;
+    }
+    let fields = reader.map(node, &BAN)?;
+    for field in BAN.required {
+        if fields.get(field).is_none() && !fields.has_unknown {
+            let example = "ban: { after: 20, within: 10m, for: 1h }";
+            reader.error(node.span(), format!("a ban needs `{field}`")).hint(format!("write `{example}`"));
+            return None;
+        }
+    }
+    let after = fields.get("after").and_then(|node| reader.count("after", 1, node));
+    let within = fields.get("within").and_then(|node| reader.duration("within", node));
+    let lasts = fields.get("for").and_then(|node| reader.duration("for", node));
+    let ban = Ban { after: after?, within: within?, lasts: lasts? };
+    if let Err(error) = ban.validate() {
+        // The field of the file has another name than the setting.
+        reader.error(node.span(), error.to_string().replace("`lasts`", "`for`"));
+        return None;
+    }
+    Some(ban)
 }
