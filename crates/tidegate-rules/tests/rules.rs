@@ -25,3 +25,5 @@ mod reloading;
 mod under_load;
 mod used_charges;
 mod warnings;
+#[cfg(feature = "calendar")]
+mod what_goes_with_what;
