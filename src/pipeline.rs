@@ -20,7 +20,7 @@ mod admin;
 mod charge_used;
 mod components;
 mod defined_gates;
-mod failure;
+mod failure_policy;
 mod group;
 mod leasing;
 mod lifecycle;
@@ -30,7 +30,7 @@ mod report;
 pub(crate) mod request;
 mod reserve;
 mod send;
-mod settle;
+mod settle_holds;
 mod take_up_to;
 mod write;
 

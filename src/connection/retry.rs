@@ -16,14 +16,15 @@
 //! Only redirects have pauses here. Reconnecting has its own (`Backoff`): during one, the next attempt to the
 //! same server fails at once.
 //!
-//! Six callers send again with a new budget. `RedisStore::call` splits a call that ended with `TRYAGAIN`,
+//! Seven callers send again with a new budget. `RedisStore::call` splits a call that ended with `TRYAGAIN`,
 //! which did not run: the keys of its groups are on two nodes while their slot migrates. It also sends a call of
 //! gates with bans again after a lost connection, once, in place of `send_to`. `Batch::take` sends a group that travels
 //! alone, and whose own keys are on two nodes, again until the deadline. `ServerClock::run_in_span`
 //! sends a call with calendar windows again, at most twice, that its script refused because of the server's time.
 //! `RedisStore::report_kept` sends messages again without their acquires, for which the server had no memory.
 //! `RedisStore::publish` sends figures again, once, if the script wrote nothing because of the server's time.
-//! `Dispatcher::drop` hands over a batch whose runtime has ended: it may have run.
+//! `Dispatcher::drop` hands over a batch whose runtime has ended: it may have run. `SettleQueue` repeats settles of
+//! holds until Redis answers: a second settle changes nothing.
 
 use std::mem;
 #[cfg(feature = "cluster")]
