@@ -1,6 +1,8 @@
 //! Reads and changes the state in Redis, for operators. Needs no quotas of services: the Redis keys and their
 //! content name the algorithm.
 //!
+//! Not covered by semantic versioning: a minor version may change what is here.
+//!
 //! An [`Inspector`] finds keys with SCAN, one [`Page`] at a time, on each node of a cluster. The command line
 //! uses it.
 //!

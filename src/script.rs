@@ -1,5 +1,7 @@
 //! The Lua scripts, composed from the files below `lua/` at compile time. The headers of these files document
 //! KEYS, ARGV, replies and writes. [`all_scripts`](crate::quota::algorithm::all_scripts) lists the scripts.
+//!
+//! Not covered by semantic versioning: a minor version may change what is here.
 
 use std::sync::OnceLock;
 

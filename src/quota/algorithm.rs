@@ -3,6 +3,8 @@
 //!
 //! A service uses [`Quota`](crate::Quota) instead. This module is for tools that read configuration files or
 //! the state in Redis, and for tests. [`reference`](crate::quota::reference) decides checks with it.
+//!
+//! Not covered by semantic versioning: a minor version may change what is here.
 
 // Everything that depends on the algorithm is in its file. `definition.rs` lists the parts of an algorithm.
 

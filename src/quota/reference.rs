@@ -1,5 +1,7 @@
 //! The reference: the decisions of the scripts in `lua/`, as integer arithmetic without I/O.
 //!
+//! Not covered by semantic versioning: a minor version may change what is here.
+//!
 //! The in-memory store and the fallback decide with it, and tests compare the scripts with it. It can also
 //! replay traffic, and generate the cases of a conformance test for another language. To decide a check:
 //!

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use super::base64url;
 use crate::error::gate_name::GateName;
 use crate::key::{HashTag, Keyspace, is_encoded};
-use crate::quota::algorithm::Definition;
+use crate::quota::algorithm::{ALGORITHMS, Definition};
 use crate::quota::{Calendar, Quota};
 
 const VERSION: u8 = 1;
@@ -25,12 +25,8 @@ const IS_REFUNDED: u8 = 1;
 const HAS_ISSUER: u8 = 2;
 const IS_SIGNED: u8 = 4;
 
-/// The codes of the algorithms: part of the format, so a code never changes its meaning.
-const ALGORITHMS: [&str; 5] =
-    ["token_bucket", "leaky_bucket", "fixed_window", "sliding_log", "sliding_counter"];
-
-/// The code of calendar windows: the next one after those of [`ALGORITHMS`].
-const CALENDAR: u8 = ALGORITHMS.len() as u8;
+/// The code of calendar windows, beside those of the algorithms: see [`Definition`].
+const CALENDAR: u8 = 5;
 
 /// The codes of the charges.
 const CHARGES: [Charge; 7] = [
@@ -56,11 +52,10 @@ pub(super) fn encode(content: &Content) -> Vec<u8> {
     put_number(&mut out, content.items.len() as u64);
     for item in &content.items {
         let quota = item.quota.kind();
-        let code = |position: Option<usize>| position.unwrap_or(usize::MAX) as u8;
-        let charge = code(CHARGES.iter().position(|&charge| charge == item.charge));
+        let charge = CHARGES.iter().position(|&charge| charge == item.charge).map_or(u8::MAX, |at| at as u8);
         let algorithm = match quota.calendar() {
             Some(_) => CALENDAR,
-            None => code(ALGORITHMS.iter().position(|&name| name == item.quota.algorithm())),
+            None => quota.definition().token_code.unwrap_or(u8::MAX),
         };
         out.extend([charge | algorithm << 3, item.hash_tag.index() as u8]);
         put_text(&mut out, &item.gate);
@@ -145,7 +140,7 @@ fn item(rest: &mut Reader<'_>) -> Result<TokenItem, &'static str> {
 
 /// Returns the algorithm with this code.
 fn algorithm(code: u8) -> Option<&'static Definition> {
-    ALGORITHMS.get(usize::from(code)).and_then(|name| Definition::of_name(name))
+    ALGORITHMS.into_iter().find(|definition| definition.token_code == Some(code))
 }
 
 /// Checks the properties of every token that a limiter makes: the held items share a hash tag, and only a token with
@@ -325,7 +320,6 @@ mod tests {
 
     use super::*;
     use crate::quota::Rate;
-    use crate::quota::algorithm::ALGORITHMS as DEFINITIONS;
 
     fn item(quota: Quota, charge: Charge) -> TokenItem {
         TokenItem {
@@ -365,12 +359,11 @@ mod tests {
     }
 
     #[test]
-    fn every_algorithm_of_a_rate_has_a_code() {
-        for definition in DEFINITIONS {
-            assert!(
-                ALGORITHMS.contains(&definition.name) || definition.name == "in_flight",
-                "{definition:?}"
-            );
+    fn each_algorithm_of_a_rate_has_a_code_of_its_own() {
+        let codes = ALGORITHMS.map(|definition| (definition.name, definition.token_code));
+        for (at, &(name, code)) in codes.iter().enumerate() {
+            assert!(code.is_some_and(|code| code < 32 && code != CALENDAR) || name == "in_flight", "{name}");
+            assert!(codes[..at].iter().all(|(_, other)| *other != code), "{name}");
         }
     }
 

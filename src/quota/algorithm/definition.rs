@@ -81,6 +81,9 @@ pub struct Definition {
     pub fields: usize,
     /// The measured cost of one key in Redis, relative to the other algorithms: see `MAX_WORK`.
     pub(crate) work: u32,
+    /// The code in tokens of reservations, below 32: it never changes its meaning, and 5 is that of calendar windows.
+    /// `None` for in-flight limits, which have no tokens.
+    pub(crate) token_code: Option<u8>,
     /// The parameters of a quota besides its limit.
     pub parameters: Parameters,
     /// The placeholder of the limit in the help of the CLI, such as `CAPACITY`.

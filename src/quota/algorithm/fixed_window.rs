@@ -13,6 +13,7 @@ pub(super) static DEFINITION: Definition = Definition {
     storage: Storage::Count,
     fields: 2,
     work: 2,
+    token_code: Some(2),
     parameters: Parameters::Window,
     limit_name: "LIMIT",
     help: "The units per --window, which begins with its first unit",

@@ -15,6 +15,7 @@ pub(super) static DEFINITION: Definition = Definition {
     storage: Storage::Holders,
     fields: 2,
     work: 4,
+    token_code: None,
     parameters: Parameters::Count,
     limit_name: "UNITS",
     help: "The units that may be held at the same time",

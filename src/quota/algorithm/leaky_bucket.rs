@@ -16,6 +16,7 @@ pub(super) static DEFINITION: Definition = Definition {
     storage: Storage::Text,
     fields: 1,
     work: 2,
+    token_code: Some(1),
     parameters: Parameters::Rate,
     limit_name: "QUEUE",
     help: "A queue of this many units, drained at --rate",

@@ -16,6 +16,7 @@ pub(super) static DEFINITION: Definition = Definition {
     storage: Storage::Text,
     fields: 2,
     work: 3,
+    token_code: Some(4),
     parameters: Parameters::Window,
     limit_name: "LIMIT",
     help: "The approximate units in any period of --window",

@@ -15,6 +15,7 @@ pub(super) static DEFINITION: Definition = Definition {
     storage: Storage::Log,
     fields: 3,
     work: 5,
+    token_code: Some(3),
     parameters: Parameters::Window,
     limit_name: "LIMIT",
     help: "The units in any period of --window",

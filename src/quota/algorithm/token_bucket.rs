@@ -17,6 +17,7 @@ pub(super) static DEFINITION: Definition = Definition {
     storage: Storage::Text,
     fields: 1,
     work: 2,
+    token_code: Some(0),
     parameters: Parameters::Rate,
     limit_name: "CAPACITY",
     help: "A bucket of this many units, refilled at --rate",

@@ -5,6 +5,7 @@ use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, HeaderValue};
 use serde_json::{Value, json};
 use std::sync::LazyLock;
+use tidegate::algorithm::NAMES;
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::{ContentBuilder, Ref, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
@@ -52,10 +53,8 @@ const PROBLEMS: [(&str, &str); 9] = [
 )]
 struct Document;
 
-/// The values of `unit` and `algorithm` in a quota.
+/// The values of `unit` in a quota.
 const UNITS: &[&str] = &["second", "minute", "hour", "day", "week", "month", "year"];
-const ALGORITHMS: &[&str] =
-    &["fixed_window", "token_bucket", "leaky_bucket", "sliding_log", "sliding_counter"];
 
 /// Adds the problems to each endpoint that takes a request.
 struct Problems;
@@ -98,7 +97,8 @@ fn add_forms(schemas: &mut Value) {
             (&["in_flight"], &["requests_per_unit", "unit", "every", "zone", "algorithm", "burst"]),
         ],
     );
-    for (field, choices) in [("unit", UNITS), ("algorithm", ALGORITHMS)] {
+    let algorithms: Vec<_> = NAMES.into_iter().filter(|name| *name != "in_flight").collect();
+    for (field, choices) in [("unit", UNITS), ("algorithm", &algorithms)] {
         let choices = choices.iter().map(|choice| json!(choice)).chain([Value::Null]);
         schemas["QuotaSpec"]["properties"][field]["enum"] = choices.collect();
     }
