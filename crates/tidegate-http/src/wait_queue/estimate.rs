@@ -38,6 +38,7 @@ impl Estimate {
         // The reset time and the time to fill are rounded up to whole microseconds.
         let (reset_us, fill_us) = (self.reset_us.saturating_sub(1), window_us.saturating_sub(1));
         let units = ahead + u128::from(cost);
+        let whole_windows = || window_us.saturating_sub(WINDOW_STEP_US) * (units.saturating_sub(1) / limit);
         let wait_us = match self.quota.kind() {
             // The bucket is full at `reset_us`. Units before that leave it at the same rate.
             Kind::TokenBucket(_) if units >= limit => reset_us + fill_us * (units - limit) / limit,
@@ -48,14 +49,12 @@ impl Estimate {
             Kind::InFlight(_) => 0,
             // A smaller request may be admitted before `retry_us`. A denial without a wait tells nothing.
             _ if smallest_cost < self.cost || self.retry_us == 0 => 0,
-            // The window after this one may be shorter than the mean.
-            Kind::FixedWindow(fixed) if fixed.has_calendar() => self.retry_us,
-            Kind::FixedWindow(_) | Kind::SlidingLog(_) => {
-                let windows = units.saturating_sub(1) / limit;
-                self.retry_us + window_us.saturating_sub(WINDOW_STEP_US) * windows
-            }
+            Kind::FixedWindow(fixed) if !fixed.has_calendar() => self.retry_us + whole_windows(),
+            Kind::SlidingLog(_) => self.retry_us + whole_windows(),
             // Admits at most `limit * (1 + t / window) + 1` units in a time t.
             Kind::SlidingCounter(_) => self.retry_us + window_us * units.saturating_sub(limit + 1) / limit,
+            // The window of a calendar after this one may be shorter than the mean.
+            _ => self.retry_us,
         };
         Duration::from_micros(u64::try_from(wait_us).unwrap_or(u64::MAX))
     }
