@@ -19,7 +19,7 @@ use crate::rule::{Rule, joined};
 const DESCRIPTOR_GATE: &str = "descriptor-limit";
 
 /// The checks of a request under one version of the rules, and the outcomes that need no check. For services
-/// that combine them with other checks; [`RulesLimiter::check`](super::RulesLimiter::check) makes them alone.
+/// that combine them with other checks; [`RulesLimiter::decide`](super::RulesLimiter::decide) makes them alone.
 #[derive(Debug)]
 pub struct Plan<'r> {
     outcomes: Vec<RuleOutcome>,
@@ -268,6 +268,13 @@ impl<'r> Plan<'r> {
         denied.filter_map(|outcome| Some((outcome.rule(), outcome.decision()?)))
     }
 
+    /// Returns whether some of the checks that are decided together cost nothing, and other checks do.
+    pub(super) fn has_peeks_beside_charges(&self) -> bool {
+        let is_peek = |check: &PlannedCheck<'_>| check.cost() == 0;
+        let mut all = self.checks.iter().chain(&self.shadow_checks);
+        !self.charges_each && self.checks.iter().any(is_peek) && !all.all(is_peek)
+    }
+
     /// Returns the checks that a static denial leaves out.
     pub(super) fn uncharged(&self) -> &[PlannedCheck<'r>] {
         &self.uncharged
@@ -289,6 +296,16 @@ impl<'r> Plan<'r> {
         decisions: impl IntoIterator<Item = Decision>,
         shadow_results: impl IntoIterator<Item = Result<Decision, Error>>,
     ) -> RulesDecision {
+        self.conclude(passes, decisions, shadow_results)
+    }
+
+    /// Does the same as [`decision`](Self::decision), once, and keeps the checks.
+    pub(super) fn conclude(
+        &mut self,
+        passes: bool,
+        decisions: impl IntoIterator<Item = Decision>,
+        shadow_results: impl IntoIterator<Item = Result<Decision, Error>>,
+    ) -> RulesDecision {
         let shadow = self.shadow_checks.iter().zip(shadow_results);
         let shadow = shadow.filter_map(|(check, result)| Some((check, result.ok()?)));
         for (check, decision) in self.checks.iter().zip(decisions).chain(shadow) {
@@ -298,7 +315,7 @@ impl<'r> Plan<'r> {
                 false => outcome.result = RuleResult::Decided(decision),
             }
         }
-        RulesDecision::new(passes, self.is_domain_known, self.outcomes)
+        RulesDecision::new(passes, self.is_domain_known, std::mem::take(&mut self.outcomes))
     }
 }
 
