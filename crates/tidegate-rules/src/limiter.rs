@@ -144,7 +144,7 @@ impl RulesLimiter {
     ///
     /// As [`decide`](Self::decide).
     pub async fn check(&self, domain: &str, descriptors: &[Descriptor<'_>]) -> Result<RulesDecision, Error> {
-        Ok(self.decide(domain, descriptors, &Mode::check()).await?.into_decision())
+        Ok(self.decide(domain, descriptors, &Mode::check()).await?.decision)
     }
 
     /// Checks a request as [`check`](Self::check) does, and acquires a permit of each matching rule with
@@ -167,7 +167,12 @@ impl RulesLimiter {
         domain: &str,
         descriptors: &[Descriptor<'_>],
     ) -> Result<Acquired<Permits, RulesDecision>, Error> {
-        Ok(self.decide(domain, descriptors, &Mode::in_flight()).await?.into_acquired())
+        let RulesGrant { decision, permits, .. } =
+            self.decide(domain, descriptors, &Mode::in_flight()).await?;
+        Ok(match decision.is_allowed() {
+            true => Acquired::Admitted(permits, decision),
+            false => Acquired::Denied(decision),
+        })
     }
 
     /// Decides how many of `n` requests with these descriptors may pass, and charges the matching rules for exactly
@@ -187,7 +192,8 @@ impl RulesLimiter {
         descriptors: &[Descriptor<'_>],
         n: u64,
     ) -> Result<Grant<RulesDecision>, Error> {
-        Ok(self.decide(domain, descriptors, &Mode::up_to(n)).await?.into_grant())
+        let RulesGrant { decision, granted, .. } = self.decide(domain, descriptors, &Mode::up_to(n)).await?;
+        Ok(Grant::new(granted, n, decision))
     }
 
     /// Plans the checks of a request. Notifies the observer of rules that deny without a check, and warns of

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use futures_util::future::try_join_all;
 use tidegate::Source;
 use tidegate_http::Headers;
-use tidegate_rules::{
-    Descriptor, Mode, ReloadingRules, RuleOutcome, RulesDecision, RulesGrant, RulesLimiter,
-};
+use tidegate_rules::{Descriptor, Mode, ReloadingRules, RuleOutcome, RulesDecision, RulesLimiter};
 
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::recent_peeks::RecentPeeks;
@@ -101,10 +99,8 @@ impl RateLimitService {
         self
     }
 
-    /// Sets whether denied requests are charged to the fixed windows that deny them, as envoyproxy/ratelimit charges them:
-    /// [`Mode::charge_denied`]. Applies to requests of Envoy's protocol, over gRPC and `/json`, not to those of
-    /// `/v1`. The response waits for the charge, for at most the limiter's deadline since the request. After it, and if Redis
-    /// becomes unavailable between the denial and the charge, the charge may be lost.
+    /// Sets whether denied requests are charged, as envoyproxy/ratelimit charges them: [`Mode::charge_denied`]. Applies to
+    /// requests of Envoy's protocol, over gRPC and `/json`, not to those of `/v1`.
     ///
     /// Default: false.
     #[must_use]
@@ -124,9 +120,8 @@ impl RateLimitService {
         self
     }
 
-    /// Sets whether descriptors with 0 hits pass at exactly their limit, as in envoyproxy/ratelimit: they are denied once
-    /// more units are used than the limit has, as after a charge of a denied request. Applies to requests of Envoy's
-    /// protocol, over gRPC and `/json`, not to those of `/v1`.
+    /// Sets whether descriptors with 0 hits pass at exactly their limit, as in envoyproxy/ratelimit:
+    /// [`Mode::peeks_pass_at_limit`]. Applies to requests of Envoy's protocol, over gRPC and `/json`, not to those of `/v1`.
     ///
     /// Default: false. They are denied if no unit is left.
     #[must_use]
@@ -195,7 +190,7 @@ impl RateLimitService {
         let domain = &*request.domain;
         let charged = match &*descriptors.charged {
             [] => None,
-            charged => Some(rules.decide(domain, charged, &self.mode).await?.into_decision()),
+            charged => Some(rules.decide(domain, charged, &self.mode).await?.decision),
         };
         if let Some(decision) = charged.as_ref().filter(|_| !self.peeks.has_warned()) {
             self.find_lost_charges(&rules, request, decision);
@@ -268,7 +263,7 @@ async fn give_back(
     let peeks: Vec<_> = descriptors.into_iter().map(|descriptor| descriptor.hits(0)).collect();
     // An error would make the caller give the units back again.
     let mode = Mode::peek().deny_above_limit(true);
-    Ok(rules.decide(domain, &peeks, &mode).await.ok().map(RulesGrant::into_decision))
+    Ok(rules.decide(domain, &peeks, &mode).await.ok().map(|grant| grant.decision))
 }
 
 #[cfg(test)]

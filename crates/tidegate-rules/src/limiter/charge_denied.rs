@@ -36,9 +36,7 @@ impl RulesLimiter {
         };
         // Several descriptors can have one key.
         let units = |check: &PlannedCheck<'_>| {
-            let of_key = charged
-                .iter()
-                .filter(|other| (other.gate().name(), other.key()) == (check.gate().name(), check.key()));
+            let of_key = charged.iter().filter(|other| other.is_of_same_key(check));
             of_key.fold(0_u64, |units, other| units.saturating_add(other.cost()))
         };
         decision.show_window_charges(charged.iter().map(|check| (check.at, units(check))));
@@ -50,13 +48,10 @@ fn is_charged(check: &PlannedCheck<'_>, outcome: &RuleOutcome, mode: &Mode) -> b
         Source::DenyCache => !mode.leaves_out_cached,
         source => matches!(source, Source::Redis | Source::Memory),
     };
-    let is_window = || {
-        let quota = check.gate().effective_quota(check.key());
-        quota.is_some_and(|quota| quota.algorithm() == CHARGED)
-    };
+    let quota = || check.gate().effective_quota(check.key());
     check.cost() > 0
         && outcome.is_denial_alone()
         && outcome.decision().is_some_and(is_uncharged)
         && !outcome.rule().is_some_and(Rule::charges_used)
-        && is_window()
+        && quota().is_some_and(|quota| quota.algorithm() == CHARGED)
 }

@@ -1,47 +1,27 @@
 //! Decides requests: the checks that can deny together, and those in shadow mode apart.
 
 use futures_util::future::join;
-use tidegate::{Acquired, Error, Grant, Permits};
+use tidegate::{Error, Permits};
 
 use super::RulesLimiter;
 use super::mode::{Mode, Take};
-use super::plan::{Plan, PlannedCheck};
-use super::take::{Taken, TakenAlone, deny_costs, peek_each, take, take_shadow};
+use super::plan::Plan;
+use super::take::{Taken, deny_costs, peek_each, take, take_shadow};
 use crate::decision::RulesDecision;
 use crate::descriptor::Descriptor;
 use crate::rule::Rule;
 
-/// The results of the checks that can deny, and of those in shadow mode.
-type Results = (Result<Taken, Error>, Vec<Result<TakenAlone, Error>>);
-
-/// The result of [`RulesLimiter::decide`]: the decision, and what the request took.
+/// The result of [`RulesLimiter::decide`].
 #[must_use = "dropping the permits of a request releases them"]
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct RulesGrant {
-    decision: RulesDecision,
-    granted: u64,
-    wanted: u64,
-    permits: Permits,
-}
-
-impl RulesGrant {
-    /// Returns the decision. Releases the permits that [`Mode::in_flight`] has acquired.
-    pub fn into_decision(self) -> RulesDecision {
-        self.decision
-    }
-
-    /// Returns how many of the requests of [`Mode::up_to`] pass.
-    pub fn into_grant(self) -> Grant<RulesDecision> {
-        Grant::new(self.granted, self.wanted, self.decision)
-    }
-
-    /// Returns the permits that [`Mode::in_flight`] has acquired.
-    pub fn into_acquired(self) -> Acquired<Permits, RulesDecision> {
-        match self.decision.is_allowed() {
-            true => Acquired::Admitted(self.permits, self.decision),
-            false => Acquired::Denied(self.decision),
-        }
-    }
+    /// The decision.
+    pub decision: RulesDecision,
+    /// How many requests pass: of [`Mode::up_to`] up to n, of a peek none, else up to 1.
+    pub granted: u64,
+    /// The permits that [`Mode::in_flight`] has acquired. A denied request holds none.
+    pub permits: Permits,
 }
 
 impl RulesLimiter {
@@ -77,89 +57,65 @@ impl RulesLimiter {
             ensure_no_permit(&plan)?;
         }
         // The rare cases are boxed, here and below: a service allocates the future of each request.
+        let is_denied = mode.take != Take::Peek
+            && plan.has_peeks_beside_charges()
+            && Box::pin(deny_by_peeks(&mut plan, mode)).await?;
         if mode.denies_above_limit && !plan.uncharged().is_empty() {
-            Box::pin(self.show_uncharged(&mut plan, mode)).await;
+            Box::pin(show_uncharged(&mut plan, mode)).await;
         }
-        let (taken, shadow) = match mode.take != Take::Peek && plan.has_peeks_beside_charges() {
-            true => Box::pin(self.take_unless_peeks_deny(&plan, mode)).await,
-            false => self.take(&plan, mode).await,
+        let taken = take(&plan, mode);
+        let (taken, shadow) = match plan.shadow_checks() {
+            [] => (taken.await, Vec::new()),
+            checks => {
+                let take = if is_denied { Take::Peek } else { mode.take };
+                Box::pin(join(taken, take_shadow(checks, take))).await
+            }
         };
         let Taken { passes, granted, decisions, mut permits } = taken?;
         let decisions = plan.checks().iter().zip(decisions);
         let decisions: Vec<_> =
-            decisions.map(|(check, decision)| mode.shown(plan.rule(check), check, decision)).collect();
-        let (mut shadow_results, mut shadow_permits) = (Vec::with_capacity(shadow.len()), Vec::new());
-        for (check, taken) in plan.shadow_checks().iter().zip(shadow) {
-            shadow_results.push(taken.map(|alone| {
-                shadow_permits.extend(alone.permit);
-                mode.shown(plan.rule(check), check, alone.decision)
-            }));
-        }
-        let mut decision = plan.conclude(passes, decisions, shadow_results);
+            decisions.map(|(check, decision)| mode.shown(&plan, check, decision)).collect();
+        let shadow = shadow.into_iter().map(|taken| {
+            let (decision, held) = taken?;
+            permits.extend(held.into_each());
+            Ok(decision)
+        });
+        let mut decision = plan.conclude(passes, decisions, shadow);
         if mode.charges_denied() && decision.has_denial() {
             Box::pin(self.charge_denied(&plan, &mut decision, mode, &began)).await;
         }
-        let wanted = mode.take.wanted();
-        if !decision.is_allowed() {
-            return Ok(RulesGrant { decision, granted: 0, wanted, permits: Permits::default() });
-        }
-        permits.extend(shadow_permits);
-        Ok(RulesGrant { decision, granted, wanted, permits })
+        Ok(match decision.is_allowed() {
+            true => RulesGrant { decision, granted, permits },
+            false => RulesGrant { decision, granted: 0, permits: Permits::default() },
+        })
     }
+}
 
-    async fn take(&self, plan: &Plan<'_>, mode: &Mode) -> Results {
-        let limiter = self.limiter();
-        match plan.shadow_checks() {
-            [] => (take(limiter, plan, mode).await, Vec::new()),
-            shadow => {
-                Box::pin(join(take(limiter, plan, mode), take_shadow(limiter, shadow, mode.take))).await
-            }
-        }
+/// Denies the request if a check that costs nothing denies. Redis decides a group of checks without those.
+async fn deny_by_peeks(plan: &mut Plan<'_>, mode: &Mode) -> Result<bool, Error> {
+    let peeks = plan.checks().iter().filter(|check| check.cost() == 0);
+    let peeked = peek_each(plan, peeks.clone(), mode).await?;
+    let denials = peeks.map(|check| check.at).zip(peeked).filter(|(_, peeked)| !peeked.is_allowed());
+    let denials: Vec<_> = denials.collect();
+    let is_denied = !denials.is_empty();
+    if is_denied {
+        plan.deny(denials);
     }
+    Ok(is_denied)
+}
 
-    /// Peeks first: Redis decides a group of checks without those that cost nothing.
-    async fn take_unless_peeks_deny(&self, plan: &Plan<'_>, mode: &Mode) -> Results {
-        match self.deny_by_peeks(plan, mode).await {
-            Ok(None) => self.take(plan, mode).await,
-            Ok(Some(denied)) => {
-                (Ok(denied), take_shadow(self.limiter(), plan.shadow_checks(), Take::Peek).await)
-            }
-            Err(error) => (Err(error), Vec::new()),
-        }
-    }
-
-    /// Returns the denial by a check that costs nothing, if there is one. Charges only units that were used.
-    async fn deny_by_peeks(&self, plan: &Plan<'_>, mode: &Mode) -> Result<Option<Taken>, Error> {
-        let (limiter, checks) = (self.limiter(), plan.checks());
-        let mut decisions = peek_each(plan, checks, mode).await?;
-        let mut peeks = checks.iter().zip(&decisions).filter(|(check, _)| check.cost() == 0);
-        if peeks.all(|(_, decision)| decision.is_allowed()) {
-            return Ok(None);
-        }
-        let is_used = |at: &usize| checks[*at].cost() > 0 && checks[*at].gate().charges_used();
-        let used: Vec<usize> = (0..checks.len()).filter(is_used).collect();
-        let charged = limiter.check_each(used.iter().map(|&at| checks[at].check())).await;
-        for (at, charged) in used.into_iter().zip(charged) {
-            // The request is denied, whether these units could be charged or not.
-            decisions[at] = charged.unwrap_or_else(|_| decisions[at].clone());
-        }
-        deny_costs(limiter, checks, &mut decisions);
-        Ok(Some(Taken::denied(decisions)))
-    }
-
-    /// Shows the limits that a static denial leaves out. The request is denied also if their states are not known.
-    async fn show_uncharged(&self, plan: &mut Plan<'_>, mode: &Mode) {
-        if let Ok(mut peeked) = peek_each(plan, plan.uncharged(), mode).await {
-            deny_costs(self.limiter(), plan.uncharged(), &mut peeked);
-            plan.show_peeks(peeked);
-        }
+/// Shows the limits that a denial leaves out. The request is denied also if their states are not known.
+async fn show_uncharged(plan: &mut Plan<'_>, mode: &Mode) {
+    if let Ok(mut peeked) = peek_each(plan, plan.uncharged(), mode).await {
+        deny_costs(plan.uncharged(), &mut peeked);
+        plan.show_peeks(peeked);
     }
 }
 
 /// Fails if a rule limits requests in flight: a check would hold no permit.
 fn ensure_no_permit(plan: &Plan<'_>) -> Result<(), Error> {
     let mut checks = plan.checks().iter().chain(plan.shadow_checks());
-    checks.find(|check| check.is_in_flight()).map_or(Ok(()), |check: &PlannedCheck<'_>| {
+    checks.find(|check| check.is_in_flight()).map_or(Ok(()), |check| {
         let path = plan.rule(check).map(Rule::path).unwrap_or_default();
         Err(Error::config(format!(
             "the rule `{path}` limits requests in flight: call `RulesLimiter::acquire` instead of `check`, and hold \

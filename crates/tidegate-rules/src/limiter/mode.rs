@@ -2,7 +2,7 @@
 
 use tidegate::Decision;
 
-use super::plan::PlannedCheck;
+use super::plan::{Plan, PlannedCheck};
 use crate::rule::Rule;
 
 /// How [`RulesLimiter::decide`](super::RulesLimiter::decide) decides a request: what it takes, and the options in which
@@ -17,12 +17,12 @@ use crate::rule::Rule;
 /// let limits = Rules::parse("api.yaml", text)?.bind(&Limiter::in_memory());
 /// let of_hits = |hits| [Descriptor::new().entry("user", "ada").hits(hits)];
 /// let as_envoy = Mode::check().deny_above_limit(true).charge_denied(true);
-/// let denied = limits.decide("api", &of_hits(9), &as_envoy).await?.into_decision();
+/// let denied = limits.decide("api", &of_hits(9), &as_envoy).await?.decision;
 /// assert!(!denied.is_allowed());
 /// assert!(!limits.check("api", &of_hits(1)).await?.is_allowed(), "the denied request was charged");
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mode {
     pub(super) take: Take,
     pub(super) denies_above_limit: bool,
@@ -32,8 +32,9 @@ pub struct Mode {
 }
 
 /// What a request takes of each limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Take {
+    #[default]
     Check,
     Peek,
     UpTo(u64),
@@ -41,39 +42,29 @@ pub(super) enum Take {
 }
 
 impl Mode {
-    const fn of(take: Take) -> Self {
-        Self {
-            take,
-            denies_above_limit: false,
-            peeks_pass_at_limit: false,
-            charges_denied: false,
-            leaves_out_cached: false,
-        }
-    }
-
     /// Charges the request if it is admitted.
     #[must_use]
-    pub const fn check() -> Self {
-        Self::of(Take::Check)
+    pub fn check() -> Self {
+        Self::default()
     }
 
     /// Charges nothing, and acquires nothing of rules in flight: returns the decision that a check would get. Each rule
     /// is read on its own.
     #[must_use]
-    pub const fn peek() -> Self {
-        Self::of(Take::Peek)
+    pub fn peek() -> Self {
+        Self { take: Take::Peek, ..Self::default() }
     }
 
     /// Charges as many of `n` equal requests as are admitted: a partial grant.
     #[must_use]
-    pub const fn up_to(n: u64) -> Self {
-        Self::of(Take::UpTo(n))
+    pub fn up_to(n: u64) -> Self {
+        Self { take: Take::UpTo(n), ..Self::default() }
     }
 
     /// Charges the request if it is admitted, and acquires a permit of each rule in flight.
     #[must_use]
-    pub const fn in_flight() -> Self {
-        Self::of(Take::InFlight)
+    pub fn in_flight() -> Self {
+        Self { take: Take::InFlight, ..Self::default() }
     }
 
     /// Sets whether a cost above the limit is a denial by that rule, instead of [`Error::is_over_capacity`]. For services
@@ -85,18 +76,16 @@ impl Mode {
     ///
     /// [`Error::is_over_capacity`]: tidegate::Error::is_over_capacity
     #[must_use]
-    pub const fn deny_above_limit(mut self, denies: bool) -> Self {
-        self.denies_above_limit = denies;
-        self
+    pub const fn deny_above_limit(self, denies_above_limit: bool) -> Self {
+        Self { denies_above_limit, ..self }
     }
 
     /// Sets whether descriptors with 0 hits pass at exactly their limit, as in envoyproxy/ratelimit. Only at limits that
     /// can be exceeded, which are fixed windows and those that charge units used: a peek of another one would never be
     /// denied.
     #[must_use]
-    pub const fn peeks_pass_at_limit(mut self, pass: bool) -> Self {
-        self.peeks_pass_at_limit = pass;
-        self
+    pub const fn peeks_pass_at_limit(self, peeks_pass_at_limit: bool) -> Self {
+        Self { peeks_pass_at_limit, ..self }
     }
 
     /// Sets whether a denied request is charged to the fixed windows that deny it. For services whose clients expect
@@ -117,17 +106,15 @@ impl Mode {
     /// `charge_used` have charged the request already. The quota of a key with an override decides whether it is a fixed
     /// window.
     #[must_use]
-    pub const fn charge_denied(mut self, charges: bool) -> Self {
-        self.charges_denied = charges;
-        self
+    pub const fn charge_denied(self, charges_denied: bool) -> Self {
+        Self { charges_denied, ..self }
     }
 
     /// Sets whether [`charge_denied`](Self::charge_denied) leaves out the denials of the
     /// [deny cache](tidegate::Builder::deny_cache). Else each of them calls Redis.
     #[must_use]
-    pub const fn charge_denied_except_cached(mut self, leaves_out_cached: bool) -> Self {
-        self.leaves_out_cached = leaves_out_cached;
-        self
+    pub const fn charge_denied_except_cached(self, leaves_out_cached: bool) -> Self {
+        Self { leaves_out_cached, ..self }
     }
 
     /// Returns whether denied requests are charged.
@@ -137,17 +124,12 @@ impl Mode {
     }
 
     /// Returns the decision to show for a check.
-    pub(super) fn shown(
-        &self,
-        rule: Option<&Rule>,
-        check: &PlannedCheck<'_>,
-        decision: Decision,
-    ) -> Decision {
+    pub(super) fn shown(&self, plan: &Plan<'_>, check: &PlannedCheck<'_>, decision: Decision) -> Decision {
         let can_exceed = |rule: &Rule| {
             rule.charges_used() || rule.quota().is_some_and(|quota| quota.algorithm() == "fixed_window")
         };
         match check.cost() {
-            0 if self.peeks_pass_at_limit && rule.is_none_or(can_exceed) => {
+            0 if self.peeks_pass_at_limit && plan.rule(check).is_none_or(can_exceed) => {
                 decision.into_admitted_within_limit()
             }
             _ => decision,

@@ -100,7 +100,7 @@ async fn denial_of_more_units_than_the_limit_is_a_decision_of_its_gate() {
             (vec![Descriptor::from([("other", "v")]), costly], other.into_iter().chain(denied).collect()),
         ] {
             let mode = Mode::check().deny_above_limit(true);
-            let decision = limits.decide("d", &descriptors, &mode).await.unwrap().into_decision();
+            let decision = limits.decide("d", &descriptors, &mode).await.unwrap().decision;
             assert!(!decision.is_allowed());
             assert_eq!(std::mem::take(&mut *observed.0.lock().unwrap()), expected, "{charge}");
         }

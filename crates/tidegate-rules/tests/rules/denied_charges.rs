@@ -7,7 +7,9 @@ use tidegate_rules::{Descriptor, Mode, Rules, RulesDecision, RulesLimiter};
 
 use crate::support::world::World;
 
-const CHARGED: Mode = Mode::check().deny_above_limit(true).charge_denied(true);
+fn charging() -> Mode {
+    Mode::check().deny_above_limit(true).charge_denied(true)
+}
 
 const LIMITS: &str = "
   - { key: user, rate_limit: { unit: minute, requests_per_unit: 5 } }
@@ -37,7 +39,7 @@ fn of_twelve(world: &World) -> RulesLimiter {
 /// Checks with `hits` for each key, and charges the request if it is denied.
 async fn check(limits: &RulesLimiter, keys: &[&str], hits: u64) -> RulesDecision {
     let descriptors: Vec<_> = keys.iter().map(|key| Descriptor::from([(*key, "x")]).hits(hits)).collect();
-    limits.decide("d", &descriptors, &CHARGED).await.unwrap().into_decision()
+    limits.decide("d", &descriptors, &charging()).await.unwrap().decision
 }
 
 /// Decides a request of one unit. A charge at the very instant of its denial would end the cached denial.
@@ -50,7 +52,7 @@ async fn decide_while_time_passes(world: &World, limits: &RulesLimiter, mode: Mo
     };
     let descriptors = [Descriptor::from([("user", "x")])];
     tokio::select! {
-        decided = limits.decide("d", &descriptors, &mode) => decided.unwrap().into_decision(),
+        decided = limits.decide("d", &descriptors, &mode) => decided.unwrap().decision,
         () = pass_time => unreachable!("time does not end"),
     }
 }
@@ -129,7 +131,7 @@ async fn rule_in_shadow_mode_is_charged_for_requests_it_would_deny() {
         assert!(check(&limits, &["user"], 5).await.is_allowed());
         world.advance(Duration::from_secs(1));
         let descriptors = [Descriptor::from([("user", "x")]), Descriptor::from([("tried", "y")])];
-        let denied = limits.decide("d", &descriptors, &CHARGED).await.unwrap().into_decision();
+        let denied = limits.decide("d", &descriptors, &charging()).await.unwrap().decision;
         assert!(!denied.is_allowed());
         let peek = [Descriptor::from([("tried", "y")]).hits(0)];
         let peeked = limits.check("d", &peek).await.unwrap();
@@ -160,7 +162,7 @@ async fn cached_denials_charge_nothing_if_they_are_left_out() {
     assert!(check(&limits, &["user"], 5).await.is_allowed());
     let before = world.script_calls();
     for _ in 0..100 {
-        let mode = CHARGED.charge_denied_except_cached(true);
+        let mode = charging().charge_denied_except_cached(true);
         assert!(!decide_while_time_passes(&world, &limits, mode).await.is_allowed());
     }
     let calls = world.script_calls() - before;
@@ -206,7 +208,7 @@ async fn denied_request_calls_redis_once() {
     assert!(!check(&limits, &["user"], 1).await.is_allowed());
     let before = world.script_calls();
     for _ in 0..100 {
-        assert!(!decide_while_time_passes(&world, &limits, CHARGED).await.is_allowed());
+        assert!(!decide_while_time_passes(&world, &limits, charging()).await.is_allowed());
     }
     let calls = world.script_calls() - before;
     assert!(calls <= 110, "{calls} calls for 100 denied requests");

@@ -7,7 +7,9 @@ use tidegate_rules::{Descriptor, Mode, Rules, RulesDecision, RulesLimiter};
 
 use crate::support::world::World;
 
-const DENYING: Mode = Mode::check().deny_above_limit(true);
+fn denying() -> Mode {
+    Mode::check().deny_above_limit(true)
+}
 
 const ALGORITHMS: [&str; 5] =
     ["fixed_window", "token_bucket", "leaky_bucket", "sliding_log", "sliding_counter"];
@@ -36,7 +38,7 @@ fn limits(world: &World, settings: &str) -> RulesLimiter {
 
 async fn check(limits: &RulesLimiter, keys: &[&str], hits: u64) -> RulesDecision {
     let descriptors: Vec<_> = keys.iter().map(|key| Descriptor::from([(*key, "x")]).hits(hits)).collect();
-    limits.decide("d", &descriptors, &DENYING).await.unwrap().into_decision()
+    limits.decide("d", &descriptors, &denying()).await.unwrap().decision
 }
 
 /// Returns the units left of each key.
@@ -51,7 +53,7 @@ async fn units_used_are_not_denied_after_they_were_charged() {
         let limits = limits(&world, "");
         let asked = Descriptor::from([("asked", "x")]).hits(21);
         let used = Descriptor::from([("used", "x")]).hits(12);
-        let decision = limits.decide("d", &[asked, used], &DENYING).await.unwrap().into_decision();
+        let decision = limits.decide("d", &[asked, used], &denying()).await.unwrap().decision;
         let allowed = |at: usize| decision.outcomes()[at].decision().unwrap().is_allowed();
         assert_eq!((decision.is_allowed(), allowed(0), allowed(1)), (false, false, true));
         assert_eq!(left(&limits, ["asked", "used"]).await, [20, 8]);

@@ -104,5 +104,5 @@ async fn decide(api: &HttpState, request: CheckRequest, is_peek: bool) -> Result
 async fn by_rules(api: &HttpState, request: RulesRequest<'_>, mode: Mode) -> Result<Decided, Problem> {
     let descriptors = subject::descriptors(request.descriptors);
     let decided = request.rules.decide(request.domain, &descriptors, &mode).await?;
-    Ok(Decided::of_rules(&api.service, request, &decided.into_decision()))
+    Ok(Decided::of_rules(&api.service, request, &decided.decision))
 }
