@@ -5,7 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use tidegate::{Decision, Limiter, Source, admin::Inspector};
-use tidegate_rules::{Descriptor, Plan, RuleOutcome, RuleResult, Rules, RulesDecision, RulesLimiter};
+use tidegate_rules::{Descriptor, Mode, RuleOutcome, RuleResult, Rules};
 
 use crate::args::{Check, Request};
 use crate::failure::Failure;
@@ -98,6 +98,10 @@ async fn check_rules(check: &Check, cost: u64, limiter: &Limiter, out: Output) -
     let overrides = inspector.overrides().await?;
     let mut notes: Vec<String> = Vec::new();
     let plan = limits.plan(check.request.domain(), &descriptors);
+    let mut checks = plan.checks().iter().chain(plan.shadow_checks());
+    if let Some(in_flight) = checks.find(|check| cost > 0 && check.is_in_flight()) {
+        return Err(no_permit(in_flight.gate().name().unwrap_or_default()));
+    }
     for planned in plan.checks() {
         let (gate, key) = (planned.gate(), planned.key());
         let stored = stored_quota::read(limiter, &inspector, &overrides, gate, key).await?;
@@ -108,7 +112,8 @@ async fn check_rules(check: &Check, cost: u64, limiter: &Limiter, out: Output) -
         notes.extend(stored.mismatch);
     }
     inspector.read_overrides().await?;
-    let decision = decide_rules(&limits, plan, check.request.domain(), &descriptors, cost).await?;
+    let mode = if cost == 0 { Mode::peek() } else { Mode::check() };
+    let decision = limits.decide(check.request.domain(), &descriptors, &mode).await?.decision;
     let outcomes: Vec<Value> = decision.outcomes().iter().map(outcome_json).collect();
     let rows = check.request.descriptor.iter().zip(decision.outcomes()).map(|(descriptor, outcome)| {
         let rule = outcome.rule().map_or("-", |rule| rule.path());
@@ -126,31 +131,6 @@ async fn check_rules(check: &Check, cost: u64, limiter: &Limiter, out: Output) -
     warn(out, notes);
     out.print(&json, &lines)?;
     Ok(decision.is_allowed())
-}
-
-/// Checks the rules as a service does; peeks each rule on its own if one is in flight.
-async fn decide_rules(
-    limits: &RulesLimiter,
-    plan: Plan<'_>,
-    domain: &str,
-    descriptors: &[Descriptor<'_>],
-    cost: u64,
-) -> Result<RulesDecision, Failure> {
-    let mut checks = plan.checks().iter().chain(plan.shadow_checks());
-    let Some(in_flight) = checks.find(|check| check.is_in_flight()) else {
-        return Ok(limits.check(domain, descriptors).await?);
-    };
-    if cost > 0 {
-        return Err(no_permit(in_flight.gate().name().unwrap_or_default()));
-    }
-    let (mut decisions, mut shadow) = (Vec::new(), Vec::new());
-    for check in plan.checks() {
-        decisions.push(check.check().peek().await?);
-    }
-    for check in plan.shadow_checks() {
-        shadow.push(check.check().peek().await);
-    }
-    Ok(plan.decision(true, decisions, shadow))
 }
 
 const fn allowed_word(is_allowed: bool) -> (Tone, &'static str) {

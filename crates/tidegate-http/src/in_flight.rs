@@ -44,22 +44,28 @@ pub(super) async fn acquire_all(checks: &[Check], max_wait: Duration) -> Held<Al
 /// Decides the checks independently of each other, without waiting. Returns the results in the order of the
 /// checks.
 pub(super) async fn decide_each(checks: &[&Check]) -> Vec<Held<Decision>> {
-    let Some(limiter) = checks.first().map(|check| check.limiter()) else { return Vec::new() };
-    let (in_flight, others): (Vec<usize>, Vec<usize>) =
-        (0..checks.len()).partition(|&at| needs_permit(checks[at]));
-    let acquired = join_all(in_flight.iter().map(|&at| acquire(checks[at], Duration::ZERO)));
+    let (in_flight, rates): (Vec<&Check>, Vec<&Check>) = checks.iter().partition(|check| needs_permit(check));
+    let acquired = join_all(in_flight.into_iter().map(|check| acquire(check, Duration::ZERO)));
     let decided = async {
-        match &*others {
+        match &*rates {
             [] => Vec::new(),
-            others => limiter.check_each(others.iter().map(|&at| checks[at])).await,
+            [first, ..] => first.limiter().check_each(rates.iter().copied()).await,
         }
     };
     let (acquired, decided) = join(acquired, decided).await;
     let decided = decided.into_iter().map(|decision| Ok((decision?, Vec::new())));
-    let results = in_flight.into_iter().zip(acquired).chain(others.into_iter().zip(decided));
-    let mut results: Vec<_> = results.collect();
-    results.sort_unstable_by_key(|(at, _)| *at);
-    results.into_iter().map(|(_, result)| result).collect()
+    in_order(checks.iter().copied(), acquired, decided)
+}
+
+/// Returns the results of checks in their order: those at in-flight limits, and the others.
+pub(super) fn in_order<'c, T>(
+    checks: impl IntoIterator<Item = &'c Check>,
+    in_flight: impl IntoIterator<Item = T>,
+    rates: impl IntoIterator<Item = T>,
+) -> Vec<T> {
+    let (mut in_flight, mut rates) = (in_flight.into_iter(), rates.into_iter());
+    let next = |check| if needs_permit(check) { in_flight.next() } else { rates.next() };
+    checks.into_iter().filter_map(next).collect()
 }
 
 async fn acquire(check: &Check, max_wait: Duration) -> Held<Decision> {

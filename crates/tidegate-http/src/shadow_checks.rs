@@ -3,7 +3,7 @@
 use futures_util::future::{join, join_all};
 use tidegate::{Check, Decision, Error, Permit};
 
-use super::in_flight::{decide_each, needs_permit};
+use super::in_flight::{decide_each, in_order, needs_permit};
 use super::wait_queue::GroupResult;
 
 /// The results of checks, in their order, and the permits that they hold.
@@ -15,9 +15,8 @@ pub(super) async fn with_shadow(
     result: impl Future<Output = GroupResult>,
     checks: &[Check],
 ) -> (GroupResult, Checked) {
-    let rates: Vec<&Check> = checks.iter().filter(|check| !needs_permit(check)).collect();
+    let (in_flight, rates): (Vec<&Check>, Vec<&Check>) = checks.iter().partition(|check| needs_permit(check));
     let (result, rates) = join(result, decide_each(&rates)).await;
-    let in_flight: Vec<&Check> = checks.iter().filter(|check| needs_permit(check)).collect();
     let is_admitted =
         matches!(&result, Ok((decision, _)) if decision.as_ref().is_none_or(|it| it.is_allowed()));
     let in_flight = match is_admitted {
@@ -27,16 +26,12 @@ pub(super) async fn with_shadow(
             join_all(peeks).await.into_iter().map(|decision| Ok((decision?, Vec::new()))).collect()
         }
     };
-    let (mut rates, mut in_flight) = (rates.into_iter(), in_flight.into_iter());
-    let (mut decisions, mut permits) = (Vec::with_capacity(checks.len()), Vec::new());
-    for check in checks {
-        let checked = if needs_permit(check) { in_flight.next() } else { rates.next() };
-        decisions.extend(checked.map(|checked| {
-            checked.map(|(decision, acquired)| {
-                permits.extend(acquired);
-                decision
-            })
-        }));
-    }
+    let mut permits = Vec::new();
+    let decisions = in_order(checks, in_flight, rates).into_iter().map(|checked| {
+        let (decision, acquired) = checked?;
+        permits.extend(acquired);
+        Ok(decision)
+    });
+    let decisions = decisions.collect();
     (result, (decisions, permits))
 }

@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
+use tidegate::Decision;
 use tidegate::redact::RedactedKey;
-use tidegate::{Decision, Source};
 
-use super::descriptor::Descriptor;
 use super::metadata;
 use super::rule::Rule;
 
-/// The result of [`RulesLimiter::check`](super::RulesLimiter::check).
+/// The decision on a request, from [`RulesLimiter::check`](super::RulesLimiter::check).
 #[must_use = "a decision has no effect unless the caller reads it"]
 #[derive(Clone, Debug)]
 pub struct RulesDecision {
@@ -44,8 +43,7 @@ pub enum RuleResult {
     /// Another rule of the same request replaces the matching rule, which charges nothing.
     Replaced,
     /// The gate was not checked, because a rule that denies everything denied the request.
-    /// [`RulesLimiter::check_or_deny`](super::RulesLimiter::check_or_deny) then peeks, and has this result only if the peek
-    /// fails.
+    /// With [`Mode::deny_above_limit`](super::Mode::deny_above_limit), its state is shown instead, unless the peek fails.
     NotChecked,
     /// The matching rule is in shadow mode, and its check failed: the limiter was shut down, or its
     /// configuration is wrong.
@@ -122,55 +120,9 @@ impl RulesDecision {
         decisions.map(Decision::delay).max().unwrap_or_default()
     }
 
-    /// Admits the descriptors without hits whose limits are used up, but not exceeded, as envoyproxy/ratelimit does. Only limits
-    /// that can be exceeded, which are fixed windows and those that charge units used: a peek of another one would never be
-    /// denied. `descriptors` are those of the request.
-    pub fn admitting_peeks_within_limits(self, descriptors: &[Descriptor<'_>]) -> Self {
-        self.map(descriptors, |descriptor, rule, decision| {
-            let is_window =
-                |rule: &Rule| rule.quota().is_some_and(|quota| quota.algorithm() == "fixed_window");
-            match descriptor.hits {
-                0 if rule.is_none_or(|rule| rule.charges_used() || is_window(rule)) => {
-                    decision.into_admitted_within_limit()
-                }
-                _ => decision,
-            }
-        })
-    }
-
-    /// Denies, of peeks, those whose limits have fewer units than the descriptors need. `descriptors` are those of the
-    /// request, with their hits.
-    pub fn denying_above_remaining(self, descriptors: &[Descriptor<'_>]) -> Self {
-        self.map(descriptors, |descriptor, rule, decision| {
-            let units = descriptor.hits.saturating_mul(rule.map_or(1, Rule::cost));
-            let is_counted = matches!(decision.source(), Source::Redis | Source::Memory);
-            match is_counted && decision.is_allowed() && !decision.is_shadow() && units > decision.remaining()
-            {
-                true if rule.is_some_and(Rule::is_shadow) => decision.into_denied().into_shadow(),
-                true => decision.into_denied(),
-                false => decision,
-            }
-        })
-    }
-
-    /// Replaces the decisions of the outcomes that have a descriptor.
-    fn map(
-        self,
-        descriptors: &[Descriptor<'_>],
-        replace: impl Fn(&Descriptor<'_>, Option<&Rule>, Decision) -> Decision,
-    ) -> Self {
-        let mut descriptors = descriptors.iter();
-        let outcomes = self.outcomes.into_iter().map(|outcome| {
-            // Not a zip: no denial is lost if a caller passes too few.
-            let result = match (outcome.result, descriptors.next()) {
-                (RuleResult::Decided(decision), Some(descriptor)) => {
-                    RuleResult::Decided(replace(descriptor, outcome.rule.as_deref(), decision))
-                }
-                (result, _) => result,
-            };
-            RuleOutcome { result, ..outcome }
-        });
-        Self::new(self.passes, self.is_domain_known, outcomes.collect())
+    /// Returns whether a rule denies, also one in shadow mode or in quota mode.
+    pub(super) fn has_denial(&self) -> bool {
+        self.outcomes.iter().any(RuleOutcome::is_denial_alone)
     }
 
     /// Has outcomes show the state after a charge of their fixed windows: their indices, each with its units.
@@ -221,6 +173,11 @@ impl RuleOutcome {
             RuleResult::Decided(decision) => decision.is_allowed(),
             _ => true,
         }
+    }
+
+    /// Returns whether the gate or the rule denies, without regard to shadow mode and to other rules.
+    pub(super) fn is_denial_alone(&self) -> bool {
+        self.decision().is_some_and(|decision| !decision.is_allowed() || decision.is_shadow())
     }
 
     /// Returns the rule's `metadata`.

@@ -1,18 +1,21 @@
 //! Rules bound to a limiter: checks requests.
 
-mod acquire;
 mod charge_denied;
-mod check_or_deny;
+mod decide;
 mod gates;
+mod mode;
 mod plan;
-mod take_up_to;
+#[cfg(doctest)]
+mod refused_lines;
+mod take;
 
 use std::sync::{Arc, OnceLock};
 
-use futures_util::future::join;
-use tidegate::{Decision, Error, Gate, Limiter, RepeatedWarning};
+use tidegate::{Acquired, Error, Gate, Grant, Limiter, Permits, RepeatedWarning};
 
+pub use self::decide::RulesGrant;
 use self::gates::RuleGates;
+pub use self::mode::Mode;
 pub use self::plan::{Plan, PlannedCheck};
 use super::decision::RulesDecision;
 use super::descriptor::Descriptor;
@@ -139,24 +142,58 @@ impl RulesLimiter {
     ///
     /// # Errors
     ///
-    /// The same as [`Limiter::check_all`], and [`Error::is_config`] if a matching rule is in flight: call
-    /// [`acquire`](Self::acquire).
-    ///
-    /// - [`Error::is_over_capacity`] if a descriptor's hits cost more than the limit.
-    /// - [`Error::is_config`] on a Redis Cluster if the keys of a request are in different slots and its
-    ///   domain does not use `charge: each`.
-    ///
-    /// Errors of rules in shadow mode are not returned.
+    /// As [`decide`](Self::decide).
     pub async fn check(&self, domain: &str, descriptors: &[Descriptor<'_>]) -> Result<RulesDecision, Error> {
-        let plan = self.plan(domain, descriptors);
-        ensure_no_permit(&plan)?;
-        // The rare cases are boxed, here and below: a service allocates the future of each request.
-        let (decided, shadow_results) = match plan.shadow_checks() {
-            [] => (self.decide(&plan).await, Vec::new()),
-            shadow => Box::pin(join(self.decide(&plan), self.decide_each(shadow))).await,
-        };
-        let (passes, decisions) = decided?;
-        Ok(plan.decision(passes, decisions, shadow_results))
+        Ok(self.decide(domain, descriptors, &Mode::check()).await?.decision)
+    }
+
+    /// Checks a request as [`check`](Self::check) does, and acquires a permit of each matching rule with
+    /// `in_flight`. Hold the permits until the request has ended: [`Acquired`] shows how. If no rule in flight
+    /// matches an admitted request, they hold nothing.
+    ///
+    /// Permits and charges are one atomic step, as in [`check`](Self::check): a denied request holds nothing.
+    /// With `charge: each` and in shadow mode, each permit is acquired on its own, and released if the request
+    /// is denied.
+    ///
+    /// # Errors
+    ///
+    /// As [`decide`](Self::decide).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`decide`](Self::decide).
+    pub async fn acquire(
+        &self,
+        domain: &str,
+        descriptors: &[Descriptor<'_>],
+    ) -> Result<Acquired<Permits, RulesDecision>, Error> {
+        let RulesGrant { decision, permits, .. } =
+            self.decide(domain, descriptors, &Mode::in_flight()).await?;
+        Ok(match decision.is_allowed() {
+            true => Acquired::Admitted(permits, decision),
+            false => Acquired::Denied(decision),
+        })
+    }
+
+    /// Decides how many of `n` requests with these descriptors may pass, and charges the matching rules for exactly
+    /// those, in one atomic step. So the rule with the fewest units decides. For a batch whose size adapts to the limits.
+    ///
+    /// If no rule limits the request, all `n` pass. `n` = 0, and descriptors with 0 [hits](Descriptor::hits) alone, peek.
+    /// As in [`check`](Self::check), rules in shadow mode restrict nothing, and in a domain with `charge: each` a rule is
+    /// charged for the requests that it admits, also for those that another rule denies. Of the rules in quota mode, the
+    /// one that admits most decides.
+    ///
+    /// # Errors
+    ///
+    /// As [`decide`](Self::decide).
+    pub async fn take_up_to(
+        &self,
+        domain: &str,
+        descriptors: &[Descriptor<'_>],
+        n: u64,
+    ) -> Result<Grant<RulesDecision>, Error> {
+        let RulesGrant { decision, granted, .. } = self.decide(domain, descriptors, &Mode::up_to(n)).await?;
+        Ok(Grant::new(granted, n, decision))
     }
 
     /// Plans the checks of a request. Notifies the observer of rules that deny without a check, and warns of
@@ -179,39 +216,4 @@ impl RulesLimiter {
         }
         plan
     }
-
-    /// Returns whether the checks pass together, and their decisions.
-    async fn decide(&self, plan: &Plan<'_>) -> Result<(bool, Vec<Decision>), Error> {
-        let decisions = match plan.checks() {
-            [] => Vec::new(),
-            // A separate case, because only a single check can spend from a lease.
-            [check] => vec![check.gate().check_cost(check.key(), check.cost()).await?],
-            checks if plan.charges_each() => {
-                Box::pin(self.decide_each(checks)).await.into_iter().collect::<Result<_, _>>()?
-            }
-            checks => {
-                let all = Box::pin(self.0.limiter.check_all(checks.iter().map(PlannedCheck::check))).await?;
-                // Of peeks alone, each decides by itself.
-                let passes = all.is_allowed() || checks.iter().all(|check| check.cost() == 0);
-                return Ok((passes, all.each_alone().to_vec()));
-            }
-        };
-        Ok((true, decisions))
-    }
-
-    async fn decide_each(&self, checks: &[PlannedCheck<'_>]) -> Vec<Result<Decision, Error>> {
-        self.0.limiter.check_each(checks.iter().map(PlannedCheck::check)).await
-    }
-}
-
-/// Fails if a rule limits requests in flight: a check would hold no permit.
-fn ensure_no_permit(plan: &Plan<'_>) -> Result<(), Error> {
-    let mut checks = plan.checks().iter().chain(plan.shadow_checks());
-    checks.find(|check| check.is_in_flight()).map_or(Ok(()), |check| {
-        let path = plan.rule(check).map(Rule::path).unwrap_or_default();
-        Err(Error::config(format!(
-            "the rule `{path}` limits requests in flight: call `RulesLimiter::acquire` instead of `check`, and hold \
-             the permits until the request has ended"
-        )))
-    })
 }

@@ -18,8 +18,6 @@ pub(crate) struct RequestDescriptors<'r> {
     pub(crate) charged: Vec<Descriptor<'r>>,
     /// Those that give units back.
     pub(crate) returned: Vec<Descriptor<'r>>,
-    /// Whether some of the first charge units and others only peek.
-    pub(crate) has_peeks_beside_charges: bool,
 }
 
 impl<'r> RequestDescriptors<'r> {
@@ -42,24 +40,15 @@ impl<'r> RequestDescriptors<'r> {
         let hits = u64::from(request.hits_addend.max(1));
         let mut charged = Vec::with_capacity(request.descriptors.len());
         let mut returned = Vec::new();
-        let (mut has_peeks, mut has_charges) = (false, false);
         for descriptor in &request.descriptors {
             let hits = descriptor.hits_addend.unwrap_or(hits);
             let read = read(descriptor)?.hits(hits);
-            if descriptor.is_negative_hits {
-                returned.push(read);
-                continue;
+            match descriptor.is_negative_hits {
+                true => returned.push(read),
+                false => charged.push(read),
             }
-            has_peeks |= hits == 0;
-            has_charges |= hits > 0;
-            charged.push(read);
         }
-        Ok(Self { charged, returned, has_peeks_beside_charges: has_peeks && has_charges })
-    }
-
-    /// Returns the descriptors that charge or peek, all without units.
-    pub(crate) fn charged_as_peeks(&self) -> Vec<Descriptor<'r>> {
-        self.charged.iter().map(|descriptor| descriptor.clone().hits(0)).collect()
+        Ok(Self { charged, returned })
     }
 }
 

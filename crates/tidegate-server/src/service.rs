@@ -5,8 +5,7 @@ use std::sync::Arc;
 use futures_util::future::try_join_all;
 use tidegate::Source;
 use tidegate_http::Headers;
-use tidegate_rules::{Descriptor, ReloadingRules, Rule, RuleOutcome, RulesDecision, RulesLimiter};
-use tokio::time::{Instant, timeout};
+use tidegate_rules::{Descriptor, Mode, ReloadingRules, RuleOutcome, RulesDecision, RulesLimiter};
 
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::recent_peeks::RecentPeeks;
@@ -50,9 +49,7 @@ pub struct RateLimitService {
     headers: Headers,
     header_names: Option<HeaderNames>,
     is_shadow: bool,
-    charges_denied: bool,
-    charges_denied_except_cached: bool,
-    admits_peeks_within_limits: bool,
+    mode: Mode,
     returns_request: bool,
     denied_body: Vec<u8>,
     peeks: Arc<RecentPeeks>,
@@ -66,9 +63,7 @@ impl RateLimitService {
             headers: Headers::none(),
             header_names: None,
             is_shadow: false,
-            charges_denied: false,
-            charges_denied_except_cached: false,
-            admits_peeks_within_limits: false,
+            mode: Mode::check().deny_above_limit(true),
             returns_request: false,
             denied_body: Vec::new(),
             peeks: Arc::new(RecentPeeks::new()),
@@ -104,15 +99,13 @@ impl RateLimitService {
         self
     }
 
-    /// Sets whether denied requests are charged to the fixed windows that deny them, as envoyproxy/ratelimit charges them:
-    /// [`RulesLimiter::charge_denied`]. Applies to requests of Envoy's protocol, over gRPC and `/json`, not to those of
-    /// `/v1`. The response waits for the charge, for at most the limiter's deadline since the request. After it, and if Redis
-    /// becomes unavailable between the denial and the charge, the charge may be lost.
+    /// Sets whether denied requests are charged, as envoyproxy/ratelimit charges them: [`Mode::charge_denied`]. Applies to
+    /// requests of Envoy's protocol, over gRPC and `/json`, not to those of `/v1`.
     ///
     /// Default: false.
     #[must_use]
     pub const fn charge_denied(mut self, charges_denied: bool) -> Self {
-        self.charges_denied = charges_denied;
+        self.mode = self.mode.charge_denied(charges_denied);
         self
     }
 
@@ -123,18 +116,17 @@ impl RateLimitService {
     /// Default: false.
     #[must_use]
     pub const fn charge_denied_except_cached(mut self, leaves_out_cached: bool) -> Self {
-        self.charges_denied_except_cached = leaves_out_cached;
+        self.mode = self.mode.charge_denied_except_cached(leaves_out_cached);
         self
     }
 
-    /// Sets whether descriptors with 0 hits pass at exactly their limit, as in envoyproxy/ratelimit: they are denied once
-    /// more units are used than the limit has, as after a charge of a denied request. Applies to requests of Envoy's
-    /// protocol, over gRPC and `/json`, not to those of `/v1`.
+    /// Sets whether descriptors with 0 hits pass at exactly their limit, as in envoyproxy/ratelimit:
+    /// [`Mode::peeks_pass_at_limit`]. Applies to requests of Envoy's protocol, over gRPC and `/json`, not to those of `/v1`.
     ///
     /// Default: false. They are denied if no unit is left.
     #[must_use]
     pub const fn peeks_pass_at_limit(mut self, pass: bool) -> Self {
-        self.admits_peeks_within_limits = pass;
+        self.mode = self.mode.peeks_pass_at_limit(pass);
         self
     }
 
@@ -182,30 +174,24 @@ impl RateLimitService {
     ///
     /// The statuses are in the order of the descriptors. Descriptors with negative hits give their units back, also if
     /// the request is denied, and then show the state of their limit; they deny nothing. All others are charged
-    /// together, as [`RulesLimiter::check_or_deny`] does. Descriptors with 0 hits only peek: if one of them denies, nothing
-    /// is charged, except by [`charge_denied`](Self::charge_denied).
+    /// together, as [`RulesLimiter::decide`] does with [`Mode::deny_above_limit`]. Descriptors with 0 hits only peek: if one of
+    /// them denies, nothing is charged, except by [`charge_denied`](Self::charge_denied).
     ///
     /// # Errors
     ///
     /// - [`ServiceError::Invalid`] for a request without a domain or without descriptors, with more than 100
     ///   descriptors, or with a limit of an unknown unit. Nothing is charged.
-    /// - [`ServiceError::Limiter`] if the limiter fails: see [`RulesLimiter::check_or_deny`]. While Redis is unavailable, the
+    /// - [`ServiceError::Limiter`] if the limiter fails: see [`RulesLimiter::decide`]. While Redis is unavailable, the
     ///   failure policy of each rule decides. Units that could not be given back are an error under every policy. Then
     ///   the others are charged, and a caller that repeats the request may give units back twice.
     pub async fn decide(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, ServiceError> {
-        let began = Instant::now();
         let rules = self.rules.limits();
         let descriptors = RequestDescriptors::new(request)?;
         let domain = &*request.domain;
-        let mut charged = self.charge(&rules, domain, &descriptors).await?;
-        if let (true, Some(decision)) = (self.charges_denied, &mut charged) {
-            // The denial holds without the charge. The observer is notified of an error.
-            let left = rules.limiter().deadline().saturating_sub(began.elapsed());
-            let charges_cached = !self.charges_denied_except_cached;
-            let charges =
-                Box::pin(rules.charge_denied(domain, &descriptors.charged, decision, charges_cached));
-            let _ = timeout(left, charges).await;
-        }
+        let charged = match &*descriptors.charged {
+            [] => None,
+            charged => Some(rules.decide(domain, charged, &self.mode).await?.decision),
+        };
         if let Some(decision) = charged.as_ref().filter(|_| !self.peeks.has_warned()) {
             self.find_lost_charges(&rules, request, decision);
         }
@@ -238,58 +224,13 @@ impl RateLimitService {
         Ok(response)
     }
 
-    /// Checks the descriptors that charge or peek. All or nothing: if a peek denies, nothing is charged, except in a
-    /// domain with `charge: each`. So peeks beside charges come first; a request that does not pass without units does not
-    /// pass with them.
-    async fn charge(
-        &self,
-        rules: &RulesLimiter,
-        domain: &str,
-        descriptors: &RequestDescriptors<'_>,
-    ) -> Result<Option<RulesDecision>, ServiceError> {
-        if descriptors.has_peeks_beside_charges {
-            let peeks = descriptors.charged_as_peeks();
-            if !rules.plan(domain, &peeks).charges_each() {
-                let peeked = Box::pin(self.check(rules, domain, &peeks)).await?;
-                if let Some(peeked) = peeked.filter(|peeked| !peeked.is_allowed()) {
-                    let charges_used = |descriptor: &&Descriptor<'_>| {
-                        let rule = rules.rules().find(domain, descriptor);
-                        !descriptor.has_limit() && rule.is_some_and(Rule::charges_used)
-                    };
-                    let used: Vec<_> = descriptors.charged.iter().filter(charges_used).cloned().collect();
-                    // The request is denied, whether these units could be charged or not.
-                    let _ = Box::pin(self.check(rules, domain, &used)).await;
-                    return Ok(Some(peeked.denying_above_remaining(&descriptors.charged)));
-                }
-            }
-        }
-        self.check(rules, domain, &descriptors.charged).await
-    }
-
-    /// Checks these descriptors, if there are any.
-    async fn check(
-        &self,
-        rules: &RulesLimiter,
-        domain: &str,
-        descriptors: &[Descriptor<'_>],
-    ) -> Result<Option<RulesDecision>, ServiceError> {
-        if descriptors.is_empty() {
-            return Ok(None);
-        }
-        let decision = rules.check_or_deny(domain, descriptors).await?;
-        Ok(Some(match self.admits_peeks_within_limits {
-            true => decision.admitting_peeks_within_limits(descriptors),
-            false => decision,
-        }))
-    }
-
     /// Remembers the descriptors that peeks admit, and warns of charges of such descriptors that are denied.
     fn find_lost_charges(&self, rules: &RulesLimiter, request: &RateLimitRequest, decision: &RulesDecision) {
         let charged = request.descriptors.iter().filter(|descriptor| !descriptor.is_negative_hits);
         for (descriptor, outcome) in charged.zip(decision.outcomes()) {
             let (Some(rule), Some(decided)) = (outcome.rule(), outcome.decision()) else { continue };
             let is_window = rule.quota().is_some_and(|quota| quota.algorithm() == "fixed_window");
-            let is_charged = rule.charges_used() || (self.charges_denied && is_window);
+            let is_charged = rule.charges_used() || (self.mode.charges_denied() && is_window);
             let is_by_state = !matches!(decided.source(), Source::Rule | Source::Switch);
             match (descriptor.hits_addend, decided.is_allowed()) {
                 _ if is_charged || !is_by_state => {}
@@ -321,7 +262,8 @@ async fn give_back(
     try_join_all(refunds).await?;
     let peeks: Vec<_> = descriptors.into_iter().map(|descriptor| descriptor.hits(0)).collect();
     // An error would make the caller give the units back again.
-    Ok(rules.check_or_deny(domain, &peeks).await.ok())
+    let mode = Mode::peek().deny_above_limit(true);
+    Ok(rules.decide(domain, &peeks, &mode).await.ok().map(|grant| grant.decision))
 }
 
 #[cfg(test)]

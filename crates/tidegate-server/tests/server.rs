@@ -10,6 +10,7 @@ mod connections;
 mod console;
 mod envoy;
 mod examples;
+mod faces;
 mod faults;
 mod fixture;
 mod grpc;

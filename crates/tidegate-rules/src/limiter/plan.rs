@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::redact::RedactedKey;
@@ -19,13 +18,13 @@ use crate::rule::{Rule, joined};
 const DESCRIPTOR_GATE: &str = "descriptor-limit";
 
 /// The checks of a request under one version of the rules, and the outcomes that need no check. For services
-/// that combine them with other checks; [`RulesLimiter::check`](super::RulesLimiter::check) makes them alone.
+/// that combine them with other checks; [`RulesLimiter::decide`](super::RulesLimiter::decide) makes them alone.
 #[derive(Debug)]
 pub struct Plan<'r> {
     outcomes: Vec<RuleOutcome>,
     checks: Vec<PlannedCheck<'r>>,
     shadow_checks: Vec<PlannedCheck<'r>>,
-    /// The checks of a request that a static denial has decided: nothing is charged.
+    /// The checks of a request that is denied without them: nothing is charged.
     uncharged: Vec<PlannedCheck<'r>>,
     charges_each: bool,
     is_domain_known: bool,
@@ -67,6 +66,11 @@ impl PlannedCheck<'_> {
         self.gate.quota().is_some_and(|quota| quota.is_in_flight())
     }
 
+    /// Returns whether the other check has the same key of the same gate.
+    pub(super) fn is_of_same_key(&self, other: &PlannedCheck<'_>) -> bool {
+        (self.gate.name(), &self.key) == (other.gate.name(), &other.key)
+    }
+
     /// Returns the check.
     pub fn check(&self) -> Check {
         self.gate.key(&self.key).cost(self.cost)
@@ -85,34 +89,6 @@ impl fmt::Debug for PlannedCheck<'_> {
     }
 }
 
-/// A descriptor and its matching rule.
-struct Matched<'r> {
-    index: usize,
-    rule: &'r Arc<Rule>,
-    limit: Limit,
-    gate: Option<&'r Gate>,
-    candidate: Option<&'r Gate>,
-}
-
-impl<'r> Matched<'r> {
-    fn new(
-        rules: &'r Rules,
-        gates: &'r [RuleGates],
-        domain: &str,
-        descriptor: &Descriptor<'_>,
-    ) -> Option<Self> {
-        if descriptor.limit.is_some() {
-            return None;
-        }
-        let index = rules.find_index(domain, descriptor)?;
-        let rule = rules.shared(index);
-        let (tier, limit) = rule.limit_with_index(descriptor.tier.as_deref());
-        // A tier has numbers of its own.
-        let candidate = gates[index].candidate().filter(|_| tier == 0);
-        Some(Self { index, rule, limit, gate: gates[index].get(tier), candidate })
-    }
-}
-
 impl<'r> Plan<'r> {
     /// Plans the checks of a request.
     pub(super) fn new(
@@ -122,13 +98,14 @@ impl<'r> Plan<'r> {
         domain: &str,
         descriptors: &[Descriptor<'_>],
     ) -> Self {
-        let matches: Vec<_> =
-            descriptors.iter().map(|descriptor| Matched::new(rules, gates, domain, descriptor)).collect();
-        let replaced: Vec<&str> = matches
-            .iter()
-            .flatten()
-            .flat_map(|matched| matched.rule.settings.replaces.iter().map(|name| &**name))
-            .collect();
+        let matching = |descriptor: &Descriptor<'_>| match descriptor.limit {
+            Some(_) => None,
+            None => rules.find_index(domain, descriptor),
+        };
+        let matches: Vec<Option<usize>> = descriptors.iter().map(matching).collect();
+        let settings = matches.iter().flatten().map(|&index| &rules.shared(index).settings);
+        let replaced: Vec<&str> =
+            settings.flat_map(|settings| settings.replaces.iter().map(|name| &**name)).collect();
         let charges_each = rules.charges_each(domain);
         let (checks, shadow_checks) = (Vec::with_capacity(matches.len()), Vec::new());
         let outcomes = Vec::with_capacity(matches.len());
@@ -138,13 +115,14 @@ impl<'r> Plan<'r> {
         let control = limiter.control();
         let mut is_denied = false;
         for (at, (matched, descriptor)) in matches.into_iter().zip(descriptors).enumerate() {
-            let Some(Matched { index, rule, limit, gate, candidate }) = matched else {
+            let Some(index) = matched else {
                 let outcome = plan.without_rule(at, limiter, domain, descriptor);
                 is_denied |= !outcome.is_allowed();
                 plan.outcomes.push(outcome);
                 continue;
             };
-            let name = rules.gate_name(index);
+            let (name, rule) = (rules.gate_name(index), rules.shared(index));
+            let (tier, limit) = rule.limit_with_index(descriptor.tier.as_deref());
             let switch = control.current_switch(name);
             let result = match limit {
                 Limit::Unlimited if switch != Some(Switch::Closed) => RuleResult::Unlimited,
@@ -158,24 +136,18 @@ impl<'r> Plan<'r> {
                     // A gate that is switched closed denies, also if its rule is in shadow mode.
                     let cost = descriptor.hits.saturating_mul(rule.settings.cost);
                     let key = rule.key(descriptor);
-                    plan.shadow_checks.extend(candidate.map(|gate| PlannedCheck {
-                        at,
-                        gate: Cow::Borrowed(gate),
-                        key: key.clone(),
-                        cost,
-                        is_candidate: true,
-                    }));
+                    let check = |gate: &'r Gate, key, is_candidate| {
+                        let gate = Cow::Borrowed(gate);
+                        PlannedCheck { at, gate, key, cost, is_candidate }
+                    };
+                    // A tier has numbers of its own.
+                    let candidate = gates[index].candidate().filter(|_| tier == 0);
+                    plan.shadow_checks.extend(candidate.map(|gate| check(gate, key.clone(), true)));
                     let (checks, result) = match rule.is_shadow() && switch != Some(Switch::Closed) {
                         true => (&mut plan.shadow_checks, RuleResult::Unanswered),
                         false => (&mut plan.checks, RuleResult::NotChecked),
                     };
-                    checks.extend(gate.map(|gate| PlannedCheck {
-                        at,
-                        gate: Cow::Borrowed(gate),
-                        key,
-                        cost,
-                        is_candidate: false,
-                    }));
+                    checks.extend(gates[index].get(tier).map(|gate| check(gate, key, false)));
                     result
                 }
             };
@@ -183,13 +155,24 @@ impl<'r> Plan<'r> {
             plan.outcomes.push(RuleOutcome { rule, result, metric, candidate: None });
         }
         if is_denied && !charges_each {
-            // The request is denied, so nothing is charged, except units that were used already.
-            let Self { outcomes, checks, uncharged, .. } = &mut plan;
-            let is_uncharged =
-                |check: &mut PlannedCheck<'_>| !outcomes[check.at].rule().is_some_and(Rule::charges_used);
-            uncharged.extend(checks.extract_if(.., is_uncharged));
+            plan.leave_out();
         }
         plan
+    }
+
+    /// Leaves out the checks of a request that is denied: nothing is charged, except units that were used already.
+    fn leave_out(&mut self) {
+        let outcomes = &self.outcomes;
+        let is_used = |check: &PlannedCheck<'_>| outcomes[check.at].rule().is_some_and(Rule::charges_used);
+        self.uncharged.extend(self.checks.extract_if(.., |check| check.cost == 0 || !is_used(check)));
+    }
+
+    /// Denies the request by peeks, each of the descriptor at an index.
+    pub(super) fn deny(&mut self, denials: Vec<(usize, Decision)>) {
+        self.leave_out();
+        for (at, denial) in denials {
+            self.outcomes[at].result = RuleResult::Decided(denial);
+        }
     }
 
     /// Plans the check of a descriptor's own limit, if it has one.
@@ -268,7 +251,14 @@ impl<'r> Plan<'r> {
         denied.filter_map(|outcome| Some((outcome.rule(), outcome.decision()?)))
     }
 
-    /// Returns the checks that a static denial leaves out.
+    /// Returns whether some of the checks that are decided together cost nothing, and other checks do.
+    pub(super) fn has_peeks_beside_charges(&self) -> bool {
+        let is_peek = |check: &PlannedCheck<'_>| check.cost() == 0;
+        let mut all = self.checks.iter().chain(&self.shadow_checks);
+        !self.charges_each && self.checks.iter().any(is_peek) && !all.all(is_peek)
+    }
+
+    /// Returns the checks that a denial leaves out.
     pub(super) fn uncharged(&self) -> &[PlannedCheck<'r>] {
         &self.uncharged
     }
@@ -276,7 +266,11 @@ impl<'r> Plan<'r> {
     /// Has the outcomes of the [`uncharged`](Self::uncharged) checks show the states of their limits.
     pub(super) fn show_peeks(&mut self, peeked: Vec<Decision>) {
         for (check, peeked) in self.uncharged.iter().zip(peeked) {
-            self.outcomes[check.at].result = RuleResult::Decided(peeked);
+            let result = &mut self.outcomes[check.at].result;
+            // A denial stays, although a unit may be left again.
+            if *result == RuleResult::NotChecked {
+                *result = RuleResult::Decided(peeked);
+            }
         }
     }
 
@@ -285,6 +279,16 @@ impl<'r> Plan<'r> {
     /// decided together, and true if each was decided on its own.
     pub fn decision(
         mut self,
+        passes: bool,
+        decisions: impl IntoIterator<Item = Decision>,
+        shadow_results: impl IntoIterator<Item = Result<Decision, Error>>,
+    ) -> RulesDecision {
+        self.conclude(passes, decisions, shadow_results)
+    }
+
+    /// Does the same as [`decision`](Self::decision), once, and keeps the checks.
+    pub(super) fn conclude(
+        &mut self,
         passes: bool,
         decisions: impl IntoIterator<Item = Decision>,
         shadow_results: impl IntoIterator<Item = Result<Decision, Error>>,
@@ -298,7 +302,7 @@ impl<'r> Plan<'r> {
                 false => outcome.result = RuleResult::Decided(decision),
             }
         }
-        RulesDecision::new(passes, self.is_domain_known, self.outcomes)
+        RulesDecision::new(passes, self.is_domain_known, std::mem::take(&mut self.outcomes))
     }
 }
 

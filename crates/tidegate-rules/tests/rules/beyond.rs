@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tidegate::{Decision, Limiter, ManualClock, Observer, OnFailure, Source, Stub};
-use tidegate_rules::{Descriptor, RuleResult, Rules, RulesLimiter};
+use tidegate_rules::{Descriptor, Mode, RuleResult, Rules, RulesLimiter};
 
 use crate::support::fixture::builder_as_is;
 use crate::support::world::{START, World};
@@ -99,7 +99,8 @@ async fn denial_of_more_units_than_the_limit_is_a_decision_of_its_gate() {
             (vec![costly.clone()], denied.to_vec()),
             (vec![Descriptor::from([("other", "v")]), costly], other.into_iter().chain(denied).collect()),
         ] {
-            let decision = limits.check_or_deny("d", &descriptors).await.unwrap();
+            let mode = Mode::check().deny_above_limit(true);
+            let decision = limits.decide("d", &descriptors, &mode).await.unwrap().decision;
             assert!(!decision.is_allowed());
             assert_eq!(std::mem::take(&mut *observed.0.lock().unwrap()), expected, "{charge}");
         }

@@ -3,9 +3,13 @@
 use std::time::Duration;
 
 use tidegate::{Quota, Rate};
-use tidegate_rules::{Descriptor, Rules, RulesDecision, RulesLimiter};
+use tidegate_rules::{Descriptor, Mode, Rules, RulesDecision, RulesLimiter};
 
 use crate::support::world::World;
+
+fn charging() -> Mode {
+    Mode::check().deny_above_limit(true).charge_denied(true)
+}
 
 const LIMITS: &str = "
   - { key: user, rate_limit: { unit: minute, requests_per_unit: 5 } }
@@ -35,9 +39,22 @@ fn of_twelve(world: &World) -> RulesLimiter {
 /// Checks with `hits` for each key, and charges the request if it is denied.
 async fn check(limits: &RulesLimiter, keys: &[&str], hits: u64) -> RulesDecision {
     let descriptors: Vec<_> = keys.iter().map(|key| Descriptor::from([(*key, "x")]).hits(hits)).collect();
-    let mut decision = limits.check_or_deny("d", &descriptors).await.unwrap();
-    limits.charge_denied("d", &descriptors, &mut decision, true).await.unwrap();
-    decision
+    limits.decide("d", &descriptors, &charging()).await.unwrap().decision
+}
+
+/// Decides a request of one unit. A charge at the very instant of its denial would end the cached denial.
+async fn decide_while_time_passes(world: &World, limits: &RulesLimiter, mode: Mode) -> RulesDecision {
+    let pass_time = async {
+        loop {
+            world.advance(Duration::from_micros(1));
+            tokio::task::yield_now().await;
+        }
+    };
+    let descriptors = [Descriptor::from([("user", "x")])];
+    tokio::select! {
+        decided = limits.decide("d", &descriptors, &mode) => decided.unwrap().decision,
+        () = pass_time => unreachable!("time does not end"),
+    }
 }
 
 /// Returns the units left of each key.
@@ -114,8 +131,8 @@ async fn rule_in_shadow_mode_is_charged_for_requests_it_would_deny() {
         assert!(check(&limits, &["user"], 5).await.is_allowed());
         world.advance(Duration::from_secs(1));
         let descriptors = [Descriptor::from([("user", "x")]), Descriptor::from([("tried", "y")])];
-        let mut denied = limits.check("d", &descriptors).await.unwrap();
-        limits.charge_denied("d", &descriptors, &mut denied, true).await.unwrap();
+        let denied = limits.decide("d", &descriptors, &charging()).await.unwrap().decision;
+        assert!(!denied.is_allowed());
         let peek = [Descriptor::from([("tried", "y")]).hits(0)];
         let peeked = limits.check("d", &peek).await.unwrap();
         assert_eq!(peeked.outcomes()[0].decision().unwrap().remaining(), 4);
@@ -142,14 +159,11 @@ async fn override_of_the_key_decides_whether_a_denial_is_charged() {
 async fn cached_denials_charge_nothing_if_they_are_left_out() {
     let world = World::redis();
     let limits = limits(&world, "");
-    let descriptors = [Descriptor::from([("user", "x")])];
     assert!(check(&limits, &["user"], 5).await.is_allowed());
     let before = world.script_calls();
     for _ in 0..100 {
-        let mut denied = limits.check("d", &descriptors).await.unwrap();
-        assert!(!denied.is_allowed());
-        world.advance(Duration::from_micros(1));
-        limits.charge_denied("d", &descriptors, &mut denied, false).await.unwrap();
+        let mode = charging().charge_denied_except_cached(true);
+        assert!(!decide_while_time_passes(&world, &limits, mode).await.is_allowed());
     }
     let calls = world.script_calls() - before;
     assert!(calls <= 12, "{calls} calls for 100 denied requests");
@@ -189,16 +203,12 @@ async fn decision_shows_the_state_after_its_charge() {
 async fn denied_request_calls_redis_once() {
     let world = World::redis();
     let limits = limits(&world, "");
-    let descriptors = [Descriptor::from([("user", "x")])];
     assert!(check(&limits, &["user"], 5).await.is_allowed());
     // Loads the script that charges.
     assert!(!check(&limits, &["user"], 1).await.is_allowed());
     let before = world.script_calls();
     for _ in 0..100 {
-        let mut denied = limits.check("d", &descriptors).await.unwrap();
-        assert!(!denied.is_allowed());
-        world.advance(Duration::from_micros(1));
-        limits.charge_denied("d", &descriptors, &mut denied, true).await.unwrap();
+        assert!(!decide_while_time_passes(&world, &limits, charging()).await.is_allowed());
     }
     let calls = world.script_calls() - before;
     assert!(calls <= 110, "{calls} calls for 100 denied requests");

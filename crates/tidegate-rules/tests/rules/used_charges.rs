@@ -3,9 +3,13 @@
 use std::time::Duration;
 
 use tidegate::Switch;
-use tidegate_rules::{Descriptor, Rules, RulesDecision, RulesLimiter};
+use tidegate_rules::{Descriptor, Mode, Rules, RulesDecision, RulesLimiter};
 
 use crate::support::world::World;
+
+fn denying() -> Mode {
+    Mode::check().deny_above_limit(true)
+}
 
 const ALGORITHMS: [&str; 5] =
     ["fixed_window", "token_bucket", "leaky_bucket", "sliding_log", "sliding_counter"];
@@ -34,7 +38,7 @@ fn limits(world: &World, settings: &str) -> RulesLimiter {
 
 async fn check(limits: &RulesLimiter, keys: &[&str], hits: u64) -> RulesDecision {
     let descriptors: Vec<_> = keys.iter().map(|key| Descriptor::from([(*key, "x")]).hits(hits)).collect();
-    limits.check_or_deny("d", &descriptors).await.unwrap()
+    limits.decide("d", &descriptors, &denying()).await.unwrap().decision
 }
 
 /// Returns the units left of each key.
@@ -49,19 +53,10 @@ async fn units_used_are_not_denied_after_they_were_charged() {
         let limits = limits(&world, "");
         let asked = Descriptor::from([("asked", "x")]).hits(21);
         let used = Descriptor::from([("used", "x")]).hits(12);
-        let decision = limits.check_or_deny("d", &[asked, used]).await.unwrap();
+        let decision = limits.decide("d", &[asked, used], &denying()).await.unwrap().decision;
         let allowed = |at: usize| decision.outcomes()[at].decision().unwrap().is_allowed();
         assert_eq!((decision.is_allowed(), allowed(0), allowed(1)), (false, false, true));
         assert_eq!(left(&limits, ["asked", "used"]).await, [20, 8]);
-    }
-}
-
-#[tokio::test]
-async fn denial_of_a_descriptor_that_a_caller_forgets_remains() {
-    let limits = limits(&World::memory(), "");
-    let denied = check(&limits, &["asked", "used"], 21).await;
-    for kept in [denied.clone().admitting_peeks_within_limits(&[]), denied.denying_above_remaining(&[])] {
-        assert_eq!((kept.is_allowed(), kept.outcomes().len()), (false, 2));
     }
 }
 

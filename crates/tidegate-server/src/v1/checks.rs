@@ -3,13 +3,11 @@
 use std::time::Duration;
 
 use axum::extract::State;
-use futures_util::future::{join_all, try_join_all};
-use tidegate::{Decision, Error};
-use tidegate_rules::{PlannedCheck, RulesDecision, RulesLimiter};
+use tidegate_rules::Mode;
 
 use super::decided::{Decided, RulesRequest};
 use super::problem::Problem;
-use super::request::{CheckAllRequest, CheckRequest, GateCheck, Input, RequestDescriptor};
+use super::request::{CheckAllRequest, CheckRequest, GateCheck, Input};
 use super::response::DecisionResponse;
 use super::subject::{GateChecks, Subject};
 use super::{examples, subject};
@@ -60,7 +58,7 @@ pub(super) async fn check_all(
     match Subject::new(domain, descriptors, checks, "`checks`")? {
         Subject::Rules(domain, descriptors) => {
             let request = RulesRequest { rules: &rules, domain: &domain, descriptors: &descriptors };
-            by_rules(&api, request, false).await
+            by_rules(&api, request, Mode::check()).await
         }
         Subject::Checks(checks) => {
             let checks = GateChecks::new(&rules, &checks)?;
@@ -89,7 +87,7 @@ async fn decide(api: &HttpState, request: CheckRequest, is_peek: bool) -> Result
     match Subject::new(domain, descriptors, check, "`gate` and `key`")? {
         Subject::Rules(domain, descriptors) => {
             let request = RulesRequest { rules: &rules, domain: &domain, descriptors: &descriptors };
-            by_rules(api, request, is_peek).await
+            by_rules(api, request, if is_peek { Mode::peek() } else { Mode::check() }).await
         }
         Subject::Checks(checks) => {
             let checks = GateChecks::new(&rules, &checks)?;
@@ -103,28 +101,8 @@ async fn decide(api: &HttpState, request: CheckRequest, is_peek: bool) -> Result
     }
 }
 
-async fn by_rules(api: &HttpState, request: RulesRequest<'_>, is_peek: bool) -> Result<Decided, Problem> {
-    let RulesRequest { rules, domain, descriptors } = request;
-    let decision = match is_peek {
-        true => peek_rules(rules, domain, descriptors).await?,
-        false => rules.check(domain, &subject::descriptors(descriptors)).await?,
-    };
-    Ok(Decided::of_rules(&api.service, request, &decision))
-}
-
-/// Peeks each rule on its own. So rules in flight can be among them, whose units a check could not hold.
-async fn peek_rules(
-    rules: &RulesLimiter,
-    domain: &str,
-    descriptors: &[RequestDescriptor],
-) -> Result<RulesDecision, Error> {
-    let descriptors = subject::descriptors(descriptors);
-    let plan = rules.plan(domain, &descriptors);
-    let decisions: Vec<Decision> = try_join_all(plan.checks().iter().map(peek_check)).await?;
-    let shadow_results = join_all(plan.shadow_checks().iter().map(peek_check)).await;
-    Ok(plan.decision(true, decisions, shadow_results))
-}
-
-async fn peek_check(check: &PlannedCheck<'_>) -> Result<Decision, Error> {
-    check.check().peek().await
+async fn by_rules(api: &HttpState, request: RulesRequest<'_>, mode: Mode) -> Result<Decided, Problem> {
+    let descriptors = subject::descriptors(request.descriptors);
+    let decided = request.rules.decide(request.domain, &descriptors, &mode).await?;
+    Ok(Decided::of_rules(&api.service, request, &decided.decision))
 }

@@ -1,0 +1,159 @@
+//! How requests are decided.
+
+use tidegate::Decision;
+
+use super::plan::{Plan, PlannedCheck};
+use crate::rule::Rule;
+
+/// How [`RulesLimiter::decide`](super::RulesLimiter::decide) decides a request: what it takes, and the options in which
+/// services differ. All are off by default.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use tidegate::Limiter;
+/// use tidegate_rules::{Descriptor, Mode, Rules};
+///
+/// let text = "{domain: api, descriptors: [{key: user, rate_limit: {unit: minute, requests_per_unit: 5}}]}";
+/// let limits = Rules::parse("api.yaml", text)?.bind(&Limiter::in_memory());
+/// let of_hits = |hits| [Descriptor::new().entry("user", "ada").hits(hits)];
+/// let as_envoy = Mode::check().deny_above_limit(true).charge_denied(true);
+/// let denied = limits.decide("api", &of_hits(9), &as_envoy).await?.decision;
+/// assert!(!denied.is_allowed());
+/// assert!(!limits.check("api", &of_hits(1)).await?.is_allowed(), "the denied request was charged");
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mode {
+    pub(super) take: Take,
+    pub(super) denies_above_limit: bool,
+    peeks_pass_at_limit: bool,
+    charges_denied: bool,
+    pub(super) leaves_out_cached: bool,
+}
+
+/// What a request takes of each limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Take {
+    #[default]
+    Check,
+    Peek,
+    UpTo(u64),
+    InFlight,
+}
+
+impl Mode {
+    /// Charges the request if it is admitted.
+    #[must_use]
+    pub fn check() -> Self {
+        Self::default()
+    }
+
+    /// Charges nothing, and acquires nothing of rules in flight: returns the decision that a check would get. Each rule
+    /// is read on its own.
+    #[must_use]
+    pub fn peek() -> Self {
+        Self { take: Take::Peek, ..Self::default() }
+    }
+
+    /// Charges as many of `n` equal requests as are admitted: a partial grant.
+    #[must_use]
+    pub fn up_to(n: u64) -> Self {
+        Self { take: Take::UpTo(n), ..Self::default() }
+    }
+
+    /// Charges the request if it is admitted, and acquires a permit of each rule in flight.
+    #[must_use]
+    pub fn in_flight() -> Self {
+        Self { take: Take::InFlight, ..Self::default() }
+    }
+
+    /// Sets whether a cost above the limit is a denial by that rule, instead of [`Error::is_over_capacity`]. For services
+    /// whose clients do not know the limits.
+    ///
+    /// Such a denial charges nothing, except by [`charge_denied`](Self::charge_denied), and shows the units that are left.
+    /// In a domain with `charge: each`, the other rules are charged, as beside any denial. A request that a rule with
+    /// `requests_per_unit: 0` denies shows the states of its other limits, too, by peeks.
+    ///
+    /// [`Error::is_over_capacity`]: tidegate::Error::is_over_capacity
+    #[must_use]
+    pub const fn deny_above_limit(self, denies_above_limit: bool) -> Self {
+        Self { denies_above_limit, ..self }
+    }
+
+    /// Sets whether descriptors with 0 hits pass at exactly their limit, as in envoyproxy/ratelimit. Only at limits that
+    /// can be exceeded, which are fixed windows and those that charge units used: a peek of another one would never be
+    /// denied.
+    #[must_use]
+    pub const fn peeks_pass_at_limit(self, peeks_pass_at_limit: bool) -> Self {
+        Self { peeks_pass_at_limit, ..self }
+    }
+
+    /// Sets whether a denied request is charged to the fixed windows that deny it. For services whose clients expect
+    /// denied requests to count, as in envoyproxy/ratelimit: a denied request of several units then leaves none to smaller
+    /// ones, and still counts if the limit is raised before its window ends. Applies to [`check`](Self::check) and
+    /// [`in_flight`](Self::in_flight).
+    ///
+    /// Charges the rules that deny, also in shadow mode and in quota mode. Rules that admit a request that another one
+    /// denies are charged by the check itself in a domain with `charge: each`, else not at all. Calendar windows are fixed
+    /// windows. All other algorithms are left as they are: their debt would deny a client for longer than a window.
+    ///
+    /// Charges in a call after that of the decision, which waits for it until the limiter's
+    /// [deadline](tidegate::Limiter::deadline) has passed since the request, and then shows the state after the charge.
+    /// The denial holds without the charge: the observer is notified of an error. Requests between the two calls can be
+    /// admitted, within the limit.
+    ///
+    /// Denials by the failure policy, by a switch, or by a rule with `requests_per_unit: 0` are not charged. Rules with
+    /// `charge_used` have charged the request already. The quota of a key with an override decides whether it is a fixed
+    /// window.
+    #[must_use]
+    pub const fn charge_denied(self, charges_denied: bool) -> Self {
+        Self { charges_denied, ..self }
+    }
+
+    /// Sets whether [`charge_denied`](Self::charge_denied) leaves out the denials of the
+    /// [deny cache](tidegate::Builder::deny_cache). Else each of them calls Redis.
+    #[must_use]
+    pub const fn charge_denied_except_cached(self, leaves_out_cached: bool) -> Self {
+        Self { leaves_out_cached, ..self }
+    }
+
+    /// Returns whether denied requests are charged.
+    #[must_use]
+    pub const fn charges_denied(&self) -> bool {
+        self.charges_denied && matches!(self.take, Take::Check | Take::InFlight)
+    }
+
+    /// Returns the decision to show for a check.
+    pub(super) fn shown(&self, plan: &Plan<'_>, check: &PlannedCheck<'_>, decision: Decision) -> Decision {
+        let can_exceed = |rule: &Rule| {
+            rule.charges_used() || rule.quota().is_some_and(|quota| quota.algorithm() == "fixed_window")
+        };
+        match check.cost() {
+            0 if self.peeks_pass_at_limit && plan.rule(check).is_none_or(can_exceed) => {
+                decision.into_admitted_within_limit()
+            }
+            _ => decision,
+        }
+    }
+}
+
+impl Take {
+    /// Returns what is taken of these checks. Those that cost nothing are peeks, and without a rule in flight there is
+    /// nothing to acquire.
+    pub(super) fn of(self, checks: &[PlannedCheck<'_>]) -> Self {
+        match self {
+            _ if checks.iter().all(|check| check.cost() == 0) => Self::Peek,
+            Self::InFlight if !checks.iter().any(PlannedCheck::is_in_flight) => Self::Check,
+            take => take,
+        }
+    }
+
+    /// Returns the number of equal requests.
+    pub(super) const fn wanted(self) -> u64 {
+        match self {
+            Self::Peek => 0,
+            Self::Check | Self::InFlight => 1,
+            Self::UpTo(n) => n,
+        }
+    }
+}
