@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tidegate::quota::Calendar;
 use tidegate::{Acquired, Adaptive, Ban, Builder, Check, Error, Gate, Lease, Limiter, OnFailure, Quota};
-use tidegate_rules::{Descriptor, Rules, RulesLimiter};
+use tidegate_rules::{Descriptor, Mode, Rules, RulesLimiter};
 use tidegate_testkit::{Cluster, Server};
 
 use crate::support::fixture::{PATIENCE, namespace};
@@ -151,10 +151,8 @@ descriptors:
                 _ => (false, Box::new(())),
             });
         }
-        let mut decision = limits.check("d", &descriptors).await.map_err(text)?;
-        if self.has("denied charged") {
-            limits.charge_denied("d", &descriptors, &mut decision, true).await.map_err(text)?;
-        }
+        let mode = Mode::check().charge_denied(self.has("denied charged"));
+        let decision = limits.decide("d", &descriptors, &mode).await.map_err(text)?.decision;
         Ok((decision.is_allowed(), Box::new(())))
     }
 }
