@@ -1,12 +1,11 @@
 //! Decides requests: the checks that can deny together, and those in shadow mode apart.
 
-use futures_util::future::join;
 use tidegate::{Error, Permits};
 
 use super::RulesLimiter;
 use super::mode::{Mode, Take};
 use super::plan::Plan;
-use super::take::{Taken, deny_costs, peek_each, take, take_shadow};
+use super::take::{Taken, deny_costs, peek_each, take};
 use crate::decision::RulesDecision;
 use crate::descriptor::Descriptor;
 use crate::rule::Rule;
@@ -56,21 +55,15 @@ impl RulesLimiter {
         if matches!(mode.take, Take::Check | Take::UpTo(_)) {
             ensure_no_permit(&plan)?;
         }
-        // The rare cases are boxed, here and below: a service allocates the future of each request.
+        // The rare cases are boxed: a service allocates the future of each request.
         let is_denied = mode.take != Take::Peek
             && plan.has_peeks_beside_charges()
             && Box::pin(deny_by_peeks(&mut plan, mode)).await?;
         if mode.denies_above_limit && !plan.uncharged().is_empty() {
             Box::pin(show_uncharged(&mut plan, mode)).await;
         }
-        let taken = take(&plan, mode);
-        let (taken, shadow) = match plan.shadow_checks() {
-            [] => (taken.await, Vec::new()),
-            checks => {
-                let take = if is_denied { Take::Peek } else { mode.take };
-                Box::pin(join(taken, take_shadow(checks, take))).await
-            }
-        };
+        let shadow_take = if is_denied { Take::Peek } else { mode.take };
+        let (taken, shadow) = take(&plan, mode, shadow_take).await;
         let Taken { passes, granted, decisions, mut permits } = taken?;
         let decisions = plan.checks().iter().zip(decisions);
         let decisions: Vec<_> =

@@ -1,6 +1,6 @@
 //! Takes from the limits of checks: together, or each on its own.
 
-use futures_util::future::{join_all, try_join_all};
+use futures_util::future::{join, join_all, try_join_all};
 use tidegate::{Acquired, AllDecision, Decision, Error, Permits, Source};
 
 use super::mode::{Mode, Take};
@@ -18,6 +18,9 @@ pub(super) struct Taken {
     pub(super) permits: Permits,
 }
 
+/// What a check in shadow mode took.
+type TakenInShadow = Result<(Decision, Permits), Error>;
+
 impl Taken {
     fn alone(granted: u64, decision: Decision) -> Self {
         Self { passes: true, granted, decisions: vec![decision], permits: Permits::default() }
@@ -28,9 +31,21 @@ impl Taken {
     }
 }
 
+/// Takes from the checks that can deny, and at the same time from those in shadow mode.
+pub(super) async fn take(
+    plan: &Plan<'_>,
+    mode: &Mode,
+    shadow_take: Take,
+) -> (Result<Taken, Error>, Vec<TakenInShadow>) {
+    // The rare cases are boxed, here and below: a service allocates the future of each request.
+    match plan.shadow_checks() {
+        [] => (take_hard(plan, mode).await, Vec::new()),
+        shadow => Box::pin(join(take_hard(plan, mode), take_shadow(shadow, shadow_take))).await,
+    }
+}
+
 /// Takes from the checks that can deny: all or nothing, or each on its own.
-pub(super) async fn take(plan: &Plan<'_>, mode: &Mode) -> Result<Taken, Error> {
-    // The rare cases are boxed: a service allocates the future of each request.
+async fn take_hard(plan: &Plan<'_>, mode: &Mode) -> Result<Taken, Error> {
     match (plan.checks(), mode.take) {
         ([], take) => Ok(Taken { passes: true, granted: take.wanted(), ..Taken::default() }),
         // A separate case, because only a single check can spend from a lease.
@@ -103,10 +118,7 @@ fn granted_apart(plan: &Plan<'_>, taken: &[Taken], n: u64) -> u64 {
 }
 
 /// Takes from checks in shadow mode. One that would deny a cost above its limit shows the state of the limit.
-pub(super) async fn take_shadow(
-    checks: &[PlannedCheck<'_>],
-    take: Take,
-) -> Vec<Result<(Decision, Permits), Error>> {
+async fn take_shadow(checks: &[PlannedCheck<'_>], take: Take) -> Vec<TakenInShadow> {
     let taken = checks.iter().zip(take_each(checks, take.of(checks)).await);
     let shown = taken.map(async |(check, taken)| {
         let Taken { mut decisions, permits, .. } = taken?;
@@ -120,10 +132,14 @@ pub(super) async fn take_shadow(
 
 /// Takes from each check on its own: each result has one decision.
 async fn take_each(checks: &[PlannedCheck<'_>], take: Take) -> Vec<Result<Taken, Error>> {
-    match (checks, take) {
-        ([first, ..], Take::Check) => {
-            let decided = first.gate().limiter().check_each(checks.iter().map(PlannedCheck::check)).await;
-            decided.into_iter().map(|decided| decided.map(|decision| Taken::alone(1, decision))).collect()
+    // A peek for one unit is a check that costs nothing.
+    let costs_nothing = take == Take::Peek && checks.iter().all(|check| check.cost() <= 1);
+    match checks {
+        [first, ..] if take == Take::Check || costs_nothing => {
+            let cost = |check: &PlannedCheck<'_>| if costs_nothing { 0 } else { check.cost() };
+            let made = checks.iter().map(|check| check.check().cost(cost(check)));
+            let decided = first.gate().limiter().check_each(made).await.into_iter();
+            decided.map(|decided| Ok(Taken::alone(take.wanted(), decided?))).collect()
         }
         _ => join_all(checks.iter().map(|check| take_alone(check, take))).await,
     }
@@ -160,13 +176,15 @@ async fn deny_cost(check: &PlannedCheck<'_>, take: Take, mode: &Mode, error: Err
 
 /// Reads the limits of checks, each on its own: whether one unit is left.
 pub(super) async fn peek_each<'p, 'r: 'p>(
-    plan: &'p Plan<'r>,
+    plan: &Plan<'_>,
     checks: impl IntoIterator<Item = &'p PlannedCheck<'r>>,
     mode: &Mode,
 ) -> Result<Vec<Decision>, Error> {
-    let peeks = checks.into_iter();
-    let peeks = peeks.map(async |check| Ok(mode.shown(plan, check, peek(check).await?)));
-    try_join_all(peeks).await
+    let checks: Vec<_> = checks.into_iter().collect();
+    let Some(limiter) = checks.first().map(|check| check.gate().limiter()) else { return Ok(Vec::new()) };
+    let peeked = limiter.check_each(checks.iter().map(|check| check.check().cost(0))).await;
+    let shown = checks.into_iter().zip(peeked);
+    shown.map(|(check, peeked)| Ok(mode.shown(plan, check, peeked?))).collect()
 }
 
 async fn peek(check: &PlannedCheck<'_>) -> Result<Decision, Error> {
