@@ -131,10 +131,11 @@ enum Backend {
 
 impl Backend {
     const fn is_cluster(&self) -> bool {
-        #[cfg(feature = "cluster")]
-        return matches!(self, Self::Cluster(_));
-        #[cfg(not(feature = "cluster"))]
-        false
+        match self {
+            #[cfg(feature = "cluster")]
+            Self::Cluster(_) => true,
+            _ => false,
+        }
     }
 }
 
