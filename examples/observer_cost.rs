@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tidegate::metrics::{Metrics, names};
-use tidegate::{Gate, Lease, Limiter, Observer, Quota, Rate};
+use tidegate::{Event, Gate, Lease, Limiter, Observer, Quota, Rate};
 use tidegate_testkit::Server;
 
 const CALLERS: usize = 512;
@@ -108,7 +108,7 @@ async fn count(gate: &Gate, metrics: &Metrics) -> f64 {
     let decision = gate.check("key").await.unwrap();
     let start = Instant::now();
     for _ in 0..TIMES {
-        metrics.decided(black_box(&decision));
+        metrics.on(black_box(&Event::Decided(&decision)));
     }
     start.elapsed().as_secs_f64() * 1e9 / f64::from(TIMES)
 }

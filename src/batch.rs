@@ -39,7 +39,7 @@ use self::queue::{Caller, keyed_hash};
 use self::reaper::Reaper;
 use crate::connection::Deadline;
 use crate::error::Error;
-use crate::observe::observer::Observer;
+use crate::observe::observer::{Event, EventKey, EventSink};
 use crate::runtime::clock::Clock;
 use crate::runtime::sharded_arc;
 use crate::store::{Group, MAX_WORK, Outcome, Store};
@@ -63,13 +63,13 @@ impl Batch {
     pub(crate) fn new(
         store: Arc<Store>,
         clock: Clock,
-        observer: Option<Arc<dyn Observer>>,
+        events: EventSink,
         longest: Duration,
         together: Together,
     ) -> Self {
         let destinations = together.destinations();
         let reaper = Reaper::new(longest);
-        Self(Arc::new(BatchInner { store, clock, observer, longest, together, destinations, reaper }))
+        Self(Arc::new(BatchInner { store, clock, events, longest, together, destinations, reaper }))
     }
 
     /// Starts a check of one group at once and returns its result when awaited. While it waits, the
@@ -221,7 +221,7 @@ fn next_call(groups: &[Group]) -> usize {
 struct BatchInner {
     store: Arc<Store>,
     clock: Clock,
-    observer: Option<Arc<dyn Observer>>,
+    events: EventSink,
     /// The limiter's deadline. A check with a longer one is sent directly, so that no call delays
     /// others for longer than this.
     longest: Duration,
@@ -241,18 +241,23 @@ impl BatchInner {
     ) -> (Vec<Result<Outcome, Error>>, u64) {
         let sent_us = self.clock.local_us();
         let outcomes = self.store.take(groups, deadline).await;
-        if let Some(observer) = &self.observer {
-            let took = self.clock.local_us().saturating_sub(sent_us);
-            observer.called(checks, groups.len(), Duration::from_micros(took));
-            for (group, outcome) in groups.iter().zip(&outcomes) {
-                for ban in outcome.iter().flat_map(|outcome| &outcome.bans) {
-                    let target = &group.items[ban.item].target;
-                    let lasts = Duration::from_micros(ban.lasts_us);
-                    observer.banned(&target.gate.name, &target.redis_key, lasts);
-                }
-            }
+        if self.events.is_observed() {
+            let took = Duration::from_micros(self.clock.local_us().saturating_sub(sent_us));
+            self.events.notify(&Event::Called { checks, groups: groups.len(), took });
+            self.notify_bans(groups, &outcomes);
         }
         (outcomes, sent_us)
+    }
+
+    fn notify_bans(&self, groups: &[Group], outcomes: &[Result<Outcome, Error>]) {
+        for (group, outcome) in groups.iter().zip(outcomes) {
+            for ban in outcome.iter().flat_map(|outcome| &outcome.bans) {
+                let target = &group.items[ban.item].target;
+                let (gate, key) = (&target.gate.name, EventKey(&target.redis_key));
+                let lasts = Duration::from_micros(ban.lasts_us);
+                self.events.notify(&Event::Banned { gate, key, lasts });
+            }
+        }
     }
 }
 
@@ -306,7 +311,7 @@ mod tests {
     #[tokio::test]
     async fn shard_holds_no_more_callers_than_its_capacity() {
         let store = Arc::new(Store::memory(Clock::System, 16));
-        let batch = Batch::new(store, Clock::System, None, MINUTE, Together::All);
+        let batch = Batch::new(store, Clock::System, EventSink::new(None), MINUTE, Together::All);
         let keyspace = Keyspace::new("test", KeyMode::Clear).unwrap();
         let quota = Quota::fixed_window(1 << 40, MINUTE);
         let gate = Arc::new(GateInfo::new(&keyspace, &KeyedHasher::default(), "gate", quota).unwrap());

@@ -128,7 +128,7 @@ pub use self::local::overrides::{Override, Switch};
 pub use self::observe::health::Health;
 #[cfg(feature = "metrics")]
 pub use self::observe::metrics;
-pub use self::observe::observer::Observer;
+pub use self::observe::observer::{Event, EventKey, Observer};
 pub use self::observe::warning::{RepeatedWarning, Warning};
 pub use self::quota::ban::Ban;
 pub use self::quota::settlement::Settlement;

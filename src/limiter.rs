@@ -18,7 +18,7 @@ use crate::limiter::check::Check;
 use crate::limiter::control::Control;
 use crate::limiter::gate::Gate;
 use crate::observe::health::Health;
-use crate::observe::observer::Observer;
+use crate::observe::observer::Event;
 use crate::observe::warning::RepeatedWarning;
 use crate::pipeline::request::Request;
 use crate::pipeline::{Pipeline, READY};
@@ -251,14 +251,13 @@ impl Limiter {
         Arc::ptr_eq(&self.pipeline, &other.pipeline)
     }
 
-    /// Returns the observer of the limiter, to notify it of events outside of the limiter.
-    #[must_use]
-    pub fn observer(&self) -> Option<&dyn Observer> {
-        self.pipeline.observer()
+    /// Notifies the observer of an event outside of the limiter.
+    pub fn notify(&self, event: &Event<'_>) {
+        self.pipeline.events.notify(event);
     }
 
     /// Reports a mistake in the setup of the process to the observer, to `tracing` and, if neither
-    /// [reports](Observer::warned) it, to standard error: at once, then at most once a second with the number of occurrences.
+    /// [reports](crate::Observer::reports_warnings) it, to standard error: at once, then at most once a second with the number of occurrences.
     pub fn warn(&self, warning: &RepeatedWarning, message: impl FnOnce() -> String) {
         self.pipeline.warnings.warn(warning, message);
     }

@@ -3,7 +3,6 @@
 //! [`Reserve`] decides a group as `check_all` does. The store keeps the charges as holds, which end after their
 //! ttl. The [`Token`] lists the charges, so that [`settling`] needs neither the gates nor this process.
 
-mod base64url;
 mod format;
 mod ids;
 mod reserved;

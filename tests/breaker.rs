@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use tidegate::{Builder, Gate, Limiter, ManualClock, Observer, OnFailure, Quota, Source};
+use tidegate::{Builder, Event, Gate, Limiter, ManualClock, Observer, OnFailure, Quota, Source};
 use tidegate_testkit::Server;
 use tokio::net::TcpListener;
 
@@ -24,13 +24,13 @@ struct Events {
 }
 
 impl Observer for Events {
-    fn breaker(&self, is_open: bool) {
-        let count = if is_open { &self.opened } else { &self.closed };
-        count.fetch_add(1, Ordering::SeqCst);
-    }
-
-    fn called(&self, _: usize, _: usize, _: Duration) {
-        self.called.fetch_add(1, Ordering::SeqCst);
+    fn on(&self, event: &Event<'_>) {
+        match *event {
+            Event::BreakerOpened => self.opened.fetch_add(1, Ordering::SeqCst),
+            Event::BreakerClosed => self.closed.fetch_add(1, Ordering::SeqCst),
+            Event::Called { .. } => self.called.fetch_add(1, Ordering::SeqCst),
+            _ => 0,
+        };
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use tidegate::{Limiter, Observer, Quota, Rate, Warning};
+use tidegate::{Event, Limiter, Observer, Quota, Rate};
 
 use crate::support::fixture::{HOUR, builder};
 
@@ -10,8 +10,13 @@ use crate::support::fixture::{HOUR, builder};
 struct Warned(Arc<Mutex<Vec<String>>>);
 
 impl Observer for Warned {
-    fn warned(&self, warning: &Warning) -> bool {
-        self.0.lock().unwrap().push(warning.to_string());
+    fn on(&self, event: &Event<'_>) {
+        if let Event::Warned(warning) = event {
+            self.0.lock().unwrap().push(warning.to_string());
+        }
+    }
+
+    fn reports_warnings(&self) -> bool {
         true
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tidegate::{Observer, Source};
+use tidegate::{Event, Observer, Source};
 use tidegate_testkit::{Fault, Proxy};
 
 use crate::support::fixture::{builder_as_is, quotas, soon};
@@ -19,8 +19,10 @@ const DIRECT: usize = 4;
 struct Merged(Arc<AtomicUsize>);
 
 impl Observer for Merged {
-    fn called(&self, checks: usize, sent: usize, _: Duration) {
-        self.0.fetch_max(checks - sent, Ordering::Relaxed);
+    fn on(&self, event: &Event<'_>) {
+        if let Event::Called { checks, groups: sent, .. } = *event {
+            self.0.fetch_max(checks - sent, Ordering::Relaxed);
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidegate::{Builder, Gate, Limiter, Observer, OnFailure, Quota, Settlement, Source};
+use tidegate::{Builder, Event, Gate, Limiter, Observer, OnFailure, Quota, Settlement, Source};
 use tidegate_testkit::Server;
 
 use crate::support::acquired::AcquiredParts;
@@ -101,8 +101,10 @@ async fn reservations_are_settled_without_memory() {
 struct Lapses(AtomicU64);
 
 impl Observer for Lapses {
-    fn permits_lapsed(&self, _: &str, units: u64) {
-        self.0.fetch_add(units, Ordering::SeqCst);
+    fn on(&self, event: &Event<'_>) {
+        if let Event::PermitsLapsed { units, .. } = *event {
+            self.0.fetch_add(units, Ordering::SeqCst);
+        }
     }
 }
 

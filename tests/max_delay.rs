@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tidegate::{Decision, Observer, Quota, Source};
+use tidegate::{Decision, Event, Observer, Quota, Source};
 
 use crate::support::fixture::{HOUR, builder, quotas};
 
@@ -15,8 +15,10 @@ use crate::support::fixture::{HOUR, builder, quotas};
 struct Requests(AtomicUsize);
 
 impl Observer for Requests {
-    fn called(&self, _checks: usize, requests: usize, _took: Duration) {
-        self.0.fetch_add(requests, Ordering::Relaxed);
+    fn on(&self, event: &Event<'_>) {
+        if let Event::Called { groups: requests, .. } = *event {
+            self.0.fetch_add(requests, Ordering::Relaxed);
+        }
     }
 }
 

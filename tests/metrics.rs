@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tidegate::metrics::{Metrics, names};
-use tidegate::{Ban, Lease, Limiter, Observer, OnFailure, Quota, Switch};
+use tidegate::{Ban, Event, Lease, Limiter, Observer, OnFailure, Quota, Switch};
 
 use crate::support::acquired::AcquiredParts;
 use crate::support::fixture::{HOUR, builder, builder_as_is, closed_port, soon};
@@ -199,8 +199,8 @@ async fn number_of_instances_is_reported() {
 fn pair_of_observers_notifies_both() {
     let [(first, first_handle), (second, second_handle)] = [metrics(), metrics()];
     let pair = (first, second);
-    pair.breaker(true);
-    pair.counted(3);
+    pair.on(&Event::BreakerOpened);
+    pair.on(&Event::InstancesCounted(3));
     for handle in [first_handle, second_handle] {
         assert_eq!(
             (value(&handle, "tidegate_breaker_open"), value(&handle, "tidegate_instances")),

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tidegate::{Decision, Error, Gate, Limiter, Observer, OnFailure, Quota};
+use tidegate::{Event, Gate, Limiter, Observer, OnFailure, Quota};
 
 use crate::support::acquired::AcquiredParts;
 use crate::support::fixture::{HOUR, builder, closed_port, namespace, soon};
@@ -24,21 +24,24 @@ impl Recorder {
 }
 
 impl Observer for Recorder {
-    fn decided(&self, decision: &Decision) {
-        let word = if decision.is_allowed() { "allowed" } else { "denied" };
-        self.record(format!("{} {word} by {}", decision.gate(), decision.source()));
-    }
-
-    fn failed(&self, gate: &str, error: &Error) {
-        assert_eq!(error.gate(), Some(gate), "{error}");
-        let word = if error.is_unavailable() { "unavailable" } else { "corrupt" };
-        self.record(format!("{gate} failed: {word}"));
-    }
-
-    fn called(&self, checks: usize, groups: usize, took: Duration) {
-        assert!(took < HOUR);
-        let merged = if groups == checks { String::new() } else { format!(" in {groups}") };
-        self.record(format!("called for {checks}{merged}"));
+    fn on(&self, event: &Event<'_>) {
+        match *event {
+            Event::Decided(decision) => {
+                let word = if decision.is_allowed() { "allowed" } else { "denied" };
+                self.record(format!("{} {word} by {}", decision.gate(), decision.source()));
+            }
+            Event::Failed { gate, error } => {
+                assert_eq!(error.gate(), Some(gate), "{error}");
+                let word = if error.is_unavailable() { "unavailable" } else { "corrupt" };
+                self.record(format!("{gate} failed: {word}"));
+            }
+            Event::Called { checks, groups, took } => {
+                assert!(took < HOUR);
+                let merged = if groups == checks { String::new() } else { format!(" in {groups}") };
+                self.record(format!("called for {checks}{merged}"));
+            }
+            _ => {}
+        }
     }
 }
 
@@ -156,35 +159,13 @@ async fn cached_denial_makes_no_call() {
     assert_eq!(recorder.take(), [from_redis.as_slice(), &["a denied by deny_cache"]].concat());
 }
 
-/// Panics in each method that a check or a permit calls.
+/// Panics at each event once it is armed.
 #[derive(Clone, Default)]
 struct Panics(Arc<AtomicBool>);
 
-impl Panics {
-    fn panic_if_armed(&self) {
-        assert!(!self.0.load(Ordering::SeqCst), "a planted panic of the observer");
-    }
-}
-
 impl Observer for Panics {
-    fn decided(&self, _: &Decision) {
-        self.panic_if_armed();
-    }
-
-    fn permits_held(&self, _: &str, _: i64) {
-        self.panic_if_armed();
-    }
-
-    fn permits_waiting(&self, _: &str, _: i64) {
-        self.panic_if_armed();
-    }
-
-    fn permits_lapsed(&self, _: &str, _: u64) {
-        self.panic_if_armed();
-    }
-
-    fn permits_restored(&self, _: &str, _: u64) {
-        self.panic_if_armed();
+    fn on(&self, _: &Event<'_>) {
+        assert!(!self.0.load(Ordering::SeqCst), "a planted panic of the observer");
     }
 }
 

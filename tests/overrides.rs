@@ -4,7 +4,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use tidegate::{Builder, Decision, Gate, KeyMode, Lease, Limiter, Observer, Override, Quota, Source, Switch};
+use tidegate::{
+    Builder, Decision, Event, Gate, KeyMode, Lease, Limiter, Observer, Override, Quota, Source, Switch,
+};
 use tidegate_testkit::{Proxy, Server};
 
 use crate::support::acquired::AcquiredParts;
@@ -124,8 +126,10 @@ async fn overrides_outlast_an_outage_and_a_process_started_during_it_has_none() 
 struct Sources(Arc<Mutex<Vec<Source>>>);
 
 impl Observer for Sources {
-    fn decided(&self, decision: &Decision) {
-        self.0.lock().unwrap().push(decision.source());
+    fn on(&self, event: &Event<'_>) {
+        if let Event::Decided(decision) = event {
+            self.0.lock().unwrap().push(decision.source());
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use tidegate::{Limiter, Observer, Quota, Source, Switch, Warning};
+use tidegate::{Event, Limiter, Observer, Quota, Source, Switch};
 use tidegate_testkit::Server;
 
 use crate::support::fixture::{HOUR, builder, namespace, soon};
@@ -14,10 +14,15 @@ const QUOTA: Quota = Quota::fixed_window(7, HOUR);
 struct Warned(Arc<Mutex<Vec<String>>>);
 
 impl Observer for Warned {
-    fn warned(&self, warning: &Warning) -> bool {
-        if warning.code() == "overrides-left-out" {
+    fn on(&self, event: &Event<'_>) {
+        if let Event::Warned(warning) = event
+            && warning.code() == "overrides-left-out"
+        {
             self.0.lock().unwrap().push(warning.to_string());
         }
+    }
+
+    fn reports_warnings(&self) -> bool {
         true
     }
 }

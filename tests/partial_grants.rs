@@ -1,11 +1,10 @@
 //! Partial grants without Redis, with the deny cache, and in batches; what the observer is notified of.
 
-use std::fmt::Display;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tidegate::{Decision, Limiter, ManualClock, Observer, OnFailure, Quota, Rate, Source, Stub};
+use tidegate::{Event, Limiter, ManualClock, Observer, OnFailure, Quota, Rate, Source, Stub};
 use tidegate_testkit::Server;
 
 use crate::support::fixture::{HOUR, Paused, builder, builder_as_is, calls, closed_port, quotas};
@@ -22,16 +21,19 @@ impl Recorder {
 }
 
 impl Observer for Recorder {
-    fn decided(&self, decision: &Decision) {
-        self.0.lock().unwrap().push(format!("{} {}", decision.gate(), decision.outcome()));
-    }
-
-    fn denied(&self, gate: &str, _: &dyn Display) {
-        self.0.lock().unwrap().push(format!("{gate} key"));
-    }
-
-    fn granted(&self, gate: &str, granted: u64, denied: u64) {
-        self.0.lock().unwrap().push(format!("{gate} granted {granted} denied {denied}"));
+    fn on(&self, event: &Event<'_>) {
+        match *event {
+            Event::Decided(decision) => {
+                self.0.lock().unwrap().push(format!("{} {}", decision.gate(), decision.outcome()));
+            }
+            Event::Denied { gate, .. } => {
+                self.0.lock().unwrap().push(format!("{gate} key"));
+            }
+            Event::Granted { gate, granted, denied } => {
+                self.0.lock().unwrap().push(format!("{gate} granted {granted} denied {denied}"));
+            }
+            _ => {}
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use tidegate::admin::Inspector;
-use tidegate::{Builder, Limiter, Observer, Permit, Quota, Switch, Warning};
+use tidegate::{Builder, Event, Limiter, Observer, Permit, Quota, Switch};
 use tidegate_testkit::{Fault, Proxy, Server, shared};
 
 use crate::support::acquired::AcquiredParts;
@@ -26,8 +26,13 @@ fn defaults(url: &str) -> Builder {
 struct Codes(Mutex<BTreeSet<&'static str>>);
 
 impl Observer for Codes {
-    fn warned(&self, warning: &Warning) -> bool {
-        self.0.lock().unwrap().insert(warning.code());
+    fn on(&self, event: &Event<'_>) {
+        if let Event::Warned(warning) = event {
+            self.0.lock().unwrap().insert(warning.code());
+        }
+    }
+
+    fn reports_warnings(&self) -> bool {
         true
     }
 }

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tidegate::{Limiter, Observer, OnFailure, Quota, Source, Switch, Warning, deadpool_redis};
+use tidegate::{Event, Limiter, Observer, OnFailure, Quota, Source, Switch, deadpool_redis};
 use tidegate_testkit::Server;
 
 use crate::support::acl;
@@ -23,13 +23,19 @@ impl Reports {
 }
 
 impl Observer for Reports {
-    fn warned(&self, warning: &Warning) -> bool {
-        self.0.lock().unwrap().push(warning.to_string());
-        true
+    fn on(&self, event: &Event<'_>) {
+        match *event {
+            Event::Warned(warning) => {
+                self.0.lock().unwrap().push(warning.to_string());
+            }
+            Event::Recovered => {
+                self.0.lock().unwrap().push("recovered".to_owned());
+            }
+            _ => {}
+        }
     }
 
-    fn recovered(&self) -> bool {
-        self.0.lock().unwrap().push("recovered".to_owned());
+    fn reports_warnings(&self) -> bool {
         true
     }
 }
@@ -201,7 +207,9 @@ async fn ready_names_the_address_without_credentials() {
 
 struct Silent;
 
-impl Observer for Silent {}
+impl Observer for Silent {
+    fn on(&self, _: &Event<'_>) {}
+}
 
 /// Started by the test below, since the lines of a process's standard error cannot be read from inside.
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tidegate::redact::{RedactedKey, RedactedUrl};
 use tidegate::{
-    AllDecision, Builder, KeyMode, Limiter, Observer, OnFailure, Quota, Switch, Warning, deadpool_redis,
+    AllDecision, Builder, Event, KeyMode, Limiter, Observer, OnFailure, Quota, Switch, deadpool_redis,
 };
 
 use crate::support::fixture::HOUR;
@@ -66,13 +66,20 @@ impl Texts {
 }
 
 impl Observer for Texts {
-    fn warned(&self, warning: &Warning) -> bool {
-        self.add(format!("{warning} {warning:?}"));
-        true
+    fn on(&self, event: &Event<'_>) {
+        match *event {
+            Event::Warned(warning) => {
+                self.add(format!("{warning} {warning:?}"));
+            }
+            Event::Failed { error, .. } => {
+                self.add(format!("{error} {error:?}"));
+            }
+            _ => {}
+        }
     }
 
-    fn failed(&self, _: &str, error: &tidegate::Error) {
-        self.add(format!("{error} {error:?}"));
+    fn reports_warnings(&self) -> bool {
+        true
     }
 }
 

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tidegate::{Error, Gate, Limiter, Observer, Quota, Source};
+use tidegate::{Event, Gate, Limiter, Observer, Quota, Source};
 use tidegate_testkit::Server;
 
 use crate::support::fixture::{HOUR, PATIENCE, builder_as_is, soon};
@@ -22,8 +22,10 @@ impl Reports {
 }
 
 impl Observer for Reports {
-    fn failed(&self, gate: &str, error: &Error) {
-        self.0.lock().unwrap().push(format!("{gate}: {error}"));
+    fn on(&self, event: &Event<'_>) {
+        if let Event::Failed { gate, error } = *event {
+            self.0.lock().unwrap().push(format!("{gate}: {error}"));
+        }
     }
 }
 

@@ -167,9 +167,8 @@ fn rules_that_are_loaded_or_reloaded_are_logged() {
     let recorder = Recorder::default();
     let _subscribed = recorder.subscribe(Level::INFO);
     let limiter = Limiter::in_memory();
-    let observer = limiter.observer().unwrap();
-    observer.loaded(1);
+    limiter.notify(&tidegate::Event::RulesLoaded(1));
     assert_eq!(recorder.take(), ["INFO  message=loaded rules, following their files rules=1"]);
-    observer.reloaded(Ok(2));
+    limiter.notify(&tidegate::Event::RulesReloaded(Ok(2)));
     assert_eq!(recorder.take(), ["INFO  message=reloaded rules rules=2"]);
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tidegate::{Ban, Gate, Lease, Limiter, ManualClock, Observer, Quota, Rate, Source};
+use tidegate::{Ban, Event, Gate, Lease, Limiter, ManualClock, Observer, Quota, Rate, Source};
 
 use crate::support::fixture::{HOUR, builder_as_is, closed_port};
 use crate::support::world::World;
@@ -26,9 +26,11 @@ impl CutOff {
 }
 
 impl Observer for CutOff {
-    fn debt_capped(&self, gate: &str, units: u64) {
-        assert!(!gate.is_empty());
-        self.0.fetch_add(units, Ordering::Relaxed);
+    fn on(&self, event: &Event<'_>) {
+        if let Event::DebtCapped { gate, units } = *event {
+            assert!(!gate.is_empty());
+            self.0.fetch_add(units, Ordering::Relaxed);
+        }
     }
 }
 

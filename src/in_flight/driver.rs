@@ -13,6 +13,7 @@ use super::pool::PoolState;
 use super::registry::KeyEntry;
 use crate::batch::Share;
 use crate::error::Error;
+use crate::observe::observer::Event;
 use crate::runtime::sync::lock;
 
 /// A message in flight: the number of its lease, and the result.
@@ -139,10 +140,10 @@ impl Driver {
             self.inner.lapse(&self.key.holder, lease).await;
         }
         let now = self.inner.circumstances(&self.key.holder);
-        let restored = lock(&self.key.state).answered(lease, result, &now);
-        if restored > 0 {
+        let units = lock(&self.key.state).answered(lease, result, &now);
+        if units > 0 {
             let gate = &self.key.target.gate.name;
-            self.inner.notify(|observer| observer.permits_restored(gate, restored));
+            self.inner.events.notify(&Event::PermitsRestored { gate, units });
         }
     }
 }

@@ -13,6 +13,7 @@ use super::pool::PoolState;
 use super::registry::KeyEntry;
 use super::waiting::PermitGrant;
 use crate::error::Error;
+use crate::observe::observer::Event;
 use crate::runtime::sync::lock;
 use crate::store::GateInfo;
 
@@ -246,7 +247,7 @@ impl UnitsGuard {
         grant: PermitGrant,
         operation: Option<Operation>,
     ) -> Self {
-        inner.notify(|observer| observer.permits_held(&gate.name, grant.units.cast_signed()));
+        inner.events.notify(&Event::PermitsHeld { gate: &gate.name, change: grant.units.cast_signed() });
         Self { inner: inner.clone(), key: key.clone(), gate: gate.clone(), grant: Some(grant), operation }
     }
 
@@ -298,7 +299,8 @@ impl UnitsGuard {
     fn take_grant(&mut self) -> Option<PermitGrant> {
         let grant = self.grant.take()?;
         self.operation = None;
-        self.inner.notify(|observer| observer.permits_held(&self.gate.name, -grant.units.cast_signed()));
+        let change = -grant.units.cast_signed();
+        self.inner.events.notify(&Event::PermitsHeld { gate: &self.gate.name, change });
         Some(grant)
     }
 }

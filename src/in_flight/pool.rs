@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::key::{HASH_TAGS, HashTag, Keyspace};
 use crate::local::breaker::Breaker;
 use crate::local::fallback::Fallback;
-use crate::observe::observer::Observer;
+use crate::observe::observer::{Event, EventSink};
 use crate::observe::warning::{RepeatedWarning, WarningSink};
 use crate::runtime::background::{Background, JobSlot};
 use crate::runtime::clock::Clock;
@@ -35,7 +35,7 @@ pub(super) struct PoolState {
     pub(super) batch: Batch,
     pub(super) breaker: Option<Arc<Breaker>>,
     pub(super) fallback: Option<Fallback>,
-    pub(super) observer: Option<Arc<dyn Observer>>,
+    pub(super) events: EventSink,
     pub(super) warnings: WarningSink,
     pub(super) unrenewed: RepeatedWarning,
     pub(super) background: Arc<Background>,
@@ -64,7 +64,7 @@ pub(crate) struct PermitSettings {
     pub(crate) batch: Batch,
     pub(crate) breaker: Option<Arc<Breaker>>,
     pub(crate) fallback: Option<Fallback>,
-    pub(crate) observer: Option<Arc<dyn Observer>>,
+    pub(crate) events: EventSink,
     pub(crate) warnings: WarningSink,
     pub(crate) background: Arc<Background>,
     pub(crate) deadline: Duration,
@@ -79,7 +79,7 @@ impl PoolState {
             batch,
             breaker,
             fallback,
-            observer,
+            events,
             warnings,
             background,
             deadline,
@@ -92,7 +92,7 @@ impl PoolState {
             batch,
             breaker,
             fallback,
-            observer,
+            events,
             warnings,
             unrenewed: RepeatedWarning::new("permits-unrenewed"),
             background,
@@ -141,12 +141,6 @@ impl PoolState {
     /// [`end_lease`](Self::end_lease) finds it, or this finds the shutdown.
     pub(super) fn ensure_open(&self) -> Result<(), Error> {
         if self.has_ended() { Err(Error::shut_down()) } else { Ok(()) }
-    }
-
-    pub(super) fn notify(&self, event: impl FnOnce(&dyn Observer)) {
-        if let Some(observer) = &self.observer {
-            event(&**observer);
-        }
     }
 }
 
@@ -227,7 +221,7 @@ impl PoolState {
         for key in self.registry.of(holder) {
             let units = lock(&key.state).lapse();
             if units > 0 {
-                self.notify(|observer| observer.permits_lapsed(&key.target.gate.name, units));
+                self.events.notify(&Event::PermitsLapsed { gate: &key.target.gate.name, units });
             }
         }
         holder.changed.notify_waiters();

@@ -12,6 +12,7 @@ use super::registry::KeyEntry;
 use crate::batch::Share;
 use crate::error::{Error, QUEUE_ROOM};
 use crate::local::fallback::OnFailure;
+use crate::observe::observer::Event;
 use crate::quota::algorithm::{InFlight, Kind};
 use crate::store::{GateInfo, Target};
 
@@ -47,7 +48,7 @@ impl Waiting {
             return Err(Error::timeout(QUEUE_ROOM, inner.deadline));
         };
         driver::wake(inner, &key);
-        inner.notify(|observer| observer.permits_waiting(&terms.gate.name, 1));
+        inner.events.notify(&Event::PermitsWaiting { gate: &terms.gate.name, change: 1 });
         Ok(Self { inner: inner.clone(), key, terms, id, answer, is_answered: false })
     }
 
@@ -70,7 +71,7 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.inner.notify(|observer| observer.permits_waiting(&self.terms.gate.name, -1));
+        self.inner.events.notify(&Event::PermitsWaiting { gate: &self.terms.gate.name, change: -1 });
         if self.is_answered {
             return;
         }

@@ -16,7 +16,7 @@ use crate::key::{KeyMode, Keyspace};
 use crate::limiter::Limiter;
 use crate::local::deny_cache::DenyCache;
 use crate::local::fallback::OnFailure;
-use crate::observe::observer::{Observer, PanicGuard};
+use crate::observe::observer::{EventSink, Observer};
 use crate::observe::trace;
 use crate::observe::warning::WarningSink;
 use crate::pipeline::request::check_deadline;
@@ -131,10 +131,11 @@ enum Backend {
 
 impl Backend {
     const fn is_cluster(&self) -> bool {
-        #[cfg(feature = "cluster")]
-        return matches!(self, Self::Cluster(_));
-        #[cfg(not(feature = "cluster"))]
-        false
+        match self {
+            #[cfg(feature = "cluster")]
+            Self::Cluster(_) => true,
+            _ => false,
+        }
     }
 }
 
@@ -215,7 +216,7 @@ impl Builder {
 
     /// Sets the most debt of a key that [units used](crate::Gate::charge_used) may leave, in limits of their quota: with
     /// 10, at most 11 limits are used afterwards. So one wrong report of usage does not deny a key for good. With 0, there
-    /// is no debt. What is cut off is [reported](Observer::debt_capped).
+    /// is no debt. What is cut off is [reported](crate::Event::DebtCapped).
     ///
     /// Applies also where more units than reserved by [`Gate::reserve`](crate::Gate::reserve) are committed. Not to holds of
     /// [`Limiter::reserve`], nor to [`Gate::penalize`](crate::Gate::penalize).
@@ -336,7 +337,7 @@ impl Builder {
     }
 
     /// Enables one line on standard error for each [warning](crate::Warning) that neither a `tracing` subscriber nor
-    /// an [`observer`](Self::observer) [reports](Observer::warned): a wrong Redis address, for example, would
+    /// an [`observer`](Self::observer) [reports](Observer::reports_warnings): a wrong Redis address, for example, would
     /// otherwise show only as limits that are not shared.
     ///
     /// Default: true.
@@ -385,8 +386,8 @@ impl Builder {
             return Err(Error::config(format!("`instances` must be 1 to {MAX_INSTANCES} processes")));
         }
         check_ttl(self.permit_ttl)?;
-        let observer = trace::with_events(self.observer).map(PanicGuard::around);
-        let warnings = WarningSink::new(observer.clone(), self.stderr_warnings, self.clock.clone());
+        let events = EventSink::new(trace::with_events(self.observer));
+        let warnings = WarningSink::new(events.clone(), self.stderr_warnings, self.clock.clone());
         let is_cluster = self.backend.is_cluster();
         let keyspace = Keyspace::new(&self.namespace, self.key_mode)?.spread_over_a_cluster(is_cluster);
         let background = Arc::new(match self.clock {
@@ -414,7 +415,7 @@ impl Builder {
             deadline: self.deadline,
             debt_cap: self.debt_cap,
             on_failure: self.on_failure,
-            observer: observer.clone(),
+            events: events.clone(),
             warnings,
             clock: self.clock.clone(),
             max_keys: self.max_keys,
@@ -434,7 +435,7 @@ impl Builder {
             true if is_cluster => Together::EachHashTag,
             true => Together::All,
         };
-        let batch = Batch::new(store.clone(), self.clock.clone(), observer, self.deadline, together);
+        let batch = Batch::new(store.clone(), self.clock.clone(), events, self.deadline, together);
         let remembers = is_redis && !self.deny_cache.is_zero();
         let deny_cache = remembers.then(|| DenyCache::new(self.clock, self.deny_cache));
         let pipeline = Pipeline::new(store, batch, deny_cache, settings)?;

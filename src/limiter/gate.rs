@@ -319,7 +319,7 @@ impl Gate {
     /// for one unit.
     ///
     /// Units beyond the limit are debt, and later checks wait until it is paid. [`Builder::debt_cap`] limits the
-    /// debt; what it cuts off is [reported](crate::Observer::debt_capped). Peeks decide as usual: peek before the units
+    /// debt; what it cuts off is [reported](crate::Event::DebtCapped). Peeks decide as usual: peek before the units
     /// are used. In [`check_all`](crate::Limiter::check_all), the charge does not depend on the other checks, nor they on
     /// it.
     ///

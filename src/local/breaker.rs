@@ -17,7 +17,7 @@ use self::circuit::{Circuit, Circuits};
 use crate::connection::Deadline;
 use crate::error::Error;
 use crate::key::HashTag;
-use crate::observe::observer::Observer;
+use crate::observe::observer::{Event, EventSink};
 use crate::observe::warning::WarningSink;
 use crate::runtime::background::{Background, Job, JobSlot};
 use crate::runtime::sync::{Mutex, lock};
@@ -32,7 +32,7 @@ pub(crate) struct Breaker(Arc<BreakerInner>);
 struct BreakerInner {
     store: Arc<Store>,
     deadline: Duration,
-    observer: Option<Arc<dyn Observer>>,
+    events: EventSink,
     background: Arc<Background>,
     circuits: Circuits,
     availability: Availability,
@@ -56,7 +56,7 @@ pub(crate) struct BreakerSettings {
     /// One for each circuit, in the order of the hash tags.
     pub(crate) probes: Vec<Group>,
     pub(crate) deadline: Duration,
-    pub(crate) observer: Option<Arc<dyn Observer>>,
+    pub(crate) events: EventSink,
     pub(crate) warnings: WarningSink,
     /// The decisions of the failure policy, for the warnings: "each process …".
     pub(crate) policy: &'static str,
@@ -67,7 +67,7 @@ pub(crate) struct BreakerSettings {
 
 impl Breaker {
     pub(crate) fn new(settings: BreakerSettings) -> Self {
-        let BreakerSettings { store, probes, deadline, observer, warnings, policy, background, is_enabled } =
+        let BreakerSettings { store, probes, deadline, events, warnings, policy, background, is_enabled } =
             settings;
         let circuits = Circuits::new(probes.len());
         let availability = Availability::new(store.clone(), warnings, policy, probes.len());
@@ -76,7 +76,7 @@ impl Breaker {
         Self(Arc::new(BreakerInner {
             store,
             deadline,
-            observer,
+            events,
             background,
             circuits,
             availability,
@@ -173,7 +173,7 @@ impl Breaker {
     fn count_failure(&self, hash_tag: HashTag) {
         let circuit = self.0.circuit(hash_tag);
         if circuit.count_failure() {
-            self.0.circuits.open(circuit, || self.0.notify(true));
+            self.0.circuits.open(circuit, || self.0.events.notify(&Event::BreakerOpened));
             self.ensure_probing(hash_tag);
         }
     }
@@ -209,12 +209,6 @@ impl BreakerInner {
         let answers = self.store.take(std::slice::from_ref(&self.probe(hash_tag).group), deadline).await;
         answers.iter().all(|answer| !matches!(answer, Err(error) if error.is_unanswered()))
     }
-
-    fn notify(&self, is_open: bool) {
-        if let Some(observer) = &self.observer {
-            observer.breaker(is_open);
-        }
-    }
 }
 
 /// Probes until the circuit closes. Does not keep the limiter alive.
@@ -236,7 +230,9 @@ impl Job for Probing {
             tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
             let Some(shared) = self.shared() else { return };
             if shared.is_answered(self.hash_tag).await {
-                return shared.circuits.close(shared.circuit(self.hash_tag), || shared.notify(false));
+                return shared
+                    .circuits
+                    .close(shared.circuit(self.hash_tag), || shared.events.notify(&Event::BreakerClosed));
             }
             pause = (pause * 2).min(MAX_PAUSE);
         }

@@ -22,7 +22,7 @@ use self::table::{LimitPart, LocalTable};
 use super::breaker::Breaker;
 use crate::connection::Deadline;
 use crate::decision::Decision;
-use crate::observe::observer::Observer;
+use crate::observe::observer::EventSink;
 use crate::observe::warning::{RepeatedWarning, WarningSink};
 use crate::quota::Quota;
 use crate::quota::reference::{Answer, Before, Record};
@@ -39,7 +39,7 @@ pub(crate) struct FallbackSettings {
     pub(crate) breaker: Arc<Breaker>,
     pub(crate) clock: Clock,
     pub(crate) deadline: Duration,
-    pub(crate) observer: Option<Arc<dyn Observer>>,
+    pub(crate) events: EventSink,
     pub(crate) warnings: WarningSink,
     pub(crate) instances: Instances,
     pub(crate) max_keys: usize,
@@ -55,7 +55,7 @@ impl Fallback {
             breaker,
             clock,
             deadline,
-            observer,
+            events,
             warnings,
             instances,
             max_keys,
@@ -67,7 +67,7 @@ impl Fallback {
             breaker,
             clock,
             deadline,
-            observer,
+            events,
             warnings,
             heartbeat_rejected: RepeatedWarning::new("heartbeat-rejected"),
             heartbeat_unanswered: RepeatedWarning::new("heartbeat-unanswered"),
@@ -183,7 +183,7 @@ struct FallbackInner {
     breaker: Arc<Breaker>,
     clock: Clock,
     deadline: Duration,
-    observer: Option<Arc<dyn Observer>>,
+    events: EventSink,
     warnings: WarningSink,
     heartbeat_rejected: RepeatedWarning,
     heartbeat_unanswered: RepeatedWarning,

@@ -19,7 +19,7 @@ pub use self::text::{Override, Switch};
 use crate::connection::Deadline;
 use crate::error::Error;
 use crate::local::breaker::Breaker;
-use crate::observe::observer::Observer;
+use crate::observe::observer::{Event, EventSink};
 use crate::observe::warning::{RepeatedWarning, WarningSink};
 use crate::quota::Quota;
 use crate::runtime::background::{Background, Job, JobSlot};
@@ -54,7 +54,7 @@ struct OverridesInner {
     breaker: Option<Arc<Breaker>>,
     clock: Clock,
     operator_deadline: Duration,
-    observer: Option<Arc<dyn Observer>>,
+    events: EventSink,
     warnings: WarningSink,
     left_out: RepeatedWarning,
     unreadable: RepeatedWarning,
@@ -80,7 +80,7 @@ pub(crate) struct OverrideSettings {
     pub(crate) breaker: Option<Arc<Breaker>>,
     pub(crate) clock: Clock,
     pub(crate) operator_deadline: Duration,
-    pub(crate) observer: Option<Arc<dyn Observer>>,
+    pub(crate) events: EventSink,
     pub(crate) warnings: WarningSink,
     pub(crate) key: String,
     pub(crate) background: Arc<Background>,
@@ -95,7 +95,7 @@ impl Overrides {
             breaker,
             clock,
             operator_deadline,
-            observer,
+            events,
             warnings,
             key,
             background,
@@ -111,7 +111,7 @@ impl Overrides {
             breaker,
             clock,
             operator_deadline,
-            observer,
+            events,
             warnings,
             left_out: RepeatedWarning::new("overrides-left-out"),
             unreadable: RepeatedWarning::new("overrides-unreadable"),
@@ -260,8 +260,9 @@ impl OverridesInner {
             (standing.changed != known.changed()).then(|| Arc::new(KnownOverrides::of(&standing, now_us)));
         let counts = new.as_ref().unwrap_or(&known).counts(now_us);
         self.snapshot.apply(new, counts != OverrideCounts::default());
-        if let Some(observer) = self.observer.as_ref().filter(|_| counts != *reported) {
-            observer.overrides_changed(counts.switches, counts.overrides);
+        if counts != *reported {
+            let OverrideCounts { switches, overrides } = counts;
+            self.events.notify(&Event::OverridesChanged { switches, overrides });
         }
         *reported = counts;
         Ok(())

@@ -13,7 +13,7 @@ use crate::connection::Deadline;
 use crate::error::Error;
 use crate::key::HashTag;
 use crate::local::breaker::Breaker;
-use crate::observe::observer::Observer;
+use crate::observe::observer::{Event, EventSink};
 use crate::quota::reference::holds::NewHold;
 use crate::runtime::background::{Background, Job, JobSlot};
 use crate::runtime::sync::atomic::{AtomicBool, Ordering};
@@ -62,7 +62,7 @@ pub(crate) struct SettleQueueSettings {
     pub(crate) store: Arc<Store>,
     pub(crate) breaker: Arc<Breaker>,
     pub(crate) deadline: Duration,
-    pub(crate) observer: Option<Arc<dyn Observer>>,
+    pub(crate) events: EventSink,
     pub(crate) background: Arc<Background>,
 }
 
@@ -236,12 +236,11 @@ impl SettleQueueInner {
         let results = settled.unwrap_or_else(|error| vec![Err(error); call.items.len()]);
         let mut again = Vec::new();
         for (item, result) in call.items.iter().zip(results) {
-            let (gate, observer) = (&item.target.gate.name, &self.settings.observer);
-            match (result, observer) {
-                (Err(error), _) if error.is_unavailable() => again.push(item.clone()),
-                (_, None) => {}
-                (Ok(settlement), Some(observer)) => observer.settled(gate, settlement),
-                (Err(error), Some(observer)) => observer.failed(gate, &error),
+            let (gate, events) = (&item.target.gate.name, &self.settings.events);
+            match result {
+                Ok(settlement) => events.notify(&Event::Settled { gate, settlement }),
+                Err(error) if error.is_unavailable() => again.push(item.clone()),
+                Err(error) => events.notify(&Event::Failed { gate, error: &error }),
             }
         }
         let is_progress = again.len() < call.items.len();
@@ -261,8 +260,8 @@ impl SettleQueueInner {
     }
 
     fn notify_failed(&self, call: &SettleCall, error: &Error) {
-        if let Some(observer) = &self.settings.observer {
-            call.items.iter().for_each(|item| observer.failed(&item.target.gate.name, error));
+        for item in &call.items {
+            self.settings.events.notify(&Event::Failed { gate: &item.target.gate.name, error });
         }
     }
 }

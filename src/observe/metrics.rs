@@ -34,9 +34,7 @@
 mod gates;
 pub mod names;
 
-use std::fmt;
 use std::sync::OnceLock;
-use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
 
@@ -44,9 +42,8 @@ use self::gates::Gates;
 use self::names::{Metric, MetricKind};
 use crate::decision::Decision;
 use crate::error::Error;
-use crate::observe::observer::Observer;
-use crate::observe::warning::{self, Warning};
-use crate::quota::settlement::Settlement;
+use crate::observe::observer::{Event, Observer};
+use crate::observe::warning;
 use crate::runtime::clock::Clock;
 
 /// One wait in this number is recorded. A recorder stores each value until it is scraped, and callers of one
@@ -120,7 +117,7 @@ impl Metrics {
             rules: OnceLock::new(),
             register,
         };
-        metrics.overrides_changed(0, 0);
+        metrics.on(&Event::OverridesChanged { switches: 0, overrides: 0 });
         metrics
     }
 
@@ -154,6 +151,16 @@ const RETURNED: usize = 2;
 const STRANDED: usize = 3;
 
 impl Observer for Metrics {
+    #[inline]
+    fn on(&self, event: &Event<'_>) {
+        match event {
+            Event::Decided(decision) => self.decided(decision),
+            other => self.record(other),
+        }
+    }
+}
+
+impl Metrics {
     fn decided(&self, decision: &Decision) {
         let counts = self.gates.of(&decision.gate);
         counts.decision(decision, &self.register).increment(1);
@@ -162,123 +169,81 @@ impl Observer for Metrics {
         }
     }
 
-    fn banned(&self, gate: &str, _: &dyn fmt::Display, _: Duration) {
-        self.gates.named(gate).bans(&self.register).increment(1);
-    }
-
-    fn granted(&self, gate: &str, granted: u64, denied: u64) {
-        let [allowed_units, denied_units] = self.gates.named(gate).grant_units(&self.register);
-        allowed_units.increment(granted);
-        denied_units.increment(denied);
-    }
-
-    fn waited(&self, took: Duration) {
-        if fastrand::u32(..ONE_IN) == 0 {
-            self.wait.record(took);
+    fn record(&self, event: &Event<'_>) {
+        let register = &self.register;
+        let series = |gate| self.gates.named(gate);
+        let permits = |gate| series(gate).permits(register);
+        match *event {
+            Event::Banned { gate, .. } => series(gate).bans(register).increment(1),
+            Event::Granted { gate, granted, denied } => {
+                let [allowed_units, denied_units] = series(gate).grant_units(register);
+                allowed_units.increment(granted);
+                denied_units.increment(denied);
+            }
+            Event::DebtCapped { gate, units } => series(gate).debt_capped(register).increment(units),
+            Event::Waited(took) if fastrand::u32(..ONE_IN) == 0 => self.wait.record(took),
+            Event::Failed { error, .. } => self.failed(error),
+            Event::Warned(warning) => {
+                let counter = register.counter(&names::WARNINGS, &[("code", warning.code())]);
+                counter.increment(warning.occurrences());
+            }
+            Event::BreakerOpened => {
+                self.breaker_open.increment(1.0);
+                self.breaker_opened.increment(1);
+            }
+            Event::BreakerClosed => self.breaker_open.decrement(1.0),
+            Event::Called { checks, groups, took } => {
+                self.call.record(took);
+                self.call_checks.record(checks as f64);
+                self.call_groups.increment(groups as u64);
+            }
+            Event::Leased { gate, units } => self.lease_units(gate, TAKEN, units),
+            Event::Spent { gate, units } => self.lease_units(gate, SPENT, units),
+            Event::Returned { gate, units } => self.lease_units(gate, RETURNED, units),
+            Event::Stranded { gate, units } => self.lease_units(gate, STRANDED, units),
+            Event::Settled { gate, settlement } => {
+                series(gate).settlement(settlement, register).increment(1);
+            }
+            Event::PermitsHeld { gate, change } => permits(gate).held.increment(change as f64),
+            Event::PermitsWaiting { gate, change } => permits(gate).waiting.increment(change as f64),
+            Event::PermitsLapsed { gate, units } => permits(gate).lapsed.increment(units),
+            Event::PermitsRestored { gate, units } => permits(gate).restored.increment(units),
+            Event::LimitAdapted { gate, limit } => {
+                series(gate).adaptive_limit(register).set(limit as f64);
+            }
+            Event::InstancesCounted(instances) => {
+                let gauge = self.instances.get_or_init(|| register.gauge(&names::INSTANCES, &[]));
+                gauge.set(instances as f64);
+            }
+            Event::OverridesChanged { switches, overrides } => {
+                self.switches.set(switches as f64);
+                self.overrides.set(overrides as f64);
+            }
+            Event::RulesLoaded(rules) => self.rules_loaded(rules),
+            Event::RulesReloaded(Ok(rules)) => {
+                self.rules_loaded(rules);
+                self.rules().good.increment(1);
+            }
+            Event::RulesReloaded(Err(_)) => {
+                self.rules().bad.increment(1);
+                self.rules().is_last_good.set(0.0);
+            }
+            _ => {}
         }
     }
 
-    fn failed(&self, _: &str, error: &Error) {
+    fn failed(&self, error: &Error) {
         let kind = error.kind();
         if let Some((_, counter)) = self.errors.iter().find(|(known, _)| *known == kind) {
             counter.increment(1);
         }
     }
 
-    /// Counts the warning. A count does not tell the mistake, so this is no report.
-    fn warned(&self, warning: &Warning) -> bool {
-        let counter = self.register.counter(&names::WARNINGS, &[("code", warning.code())]);
-        counter.increment(warning.occurrences());
-        false
-    }
-
-    fn breaker(&self, is_open: bool) {
-        if is_open {
-            self.breaker_open.increment(1.0);
-            self.breaker_opened.increment(1);
-        } else {
-            self.breaker_open.decrement(1.0);
-        }
-    }
-
-    fn called(&self, checks: usize, groups: usize, took: Duration) {
-        self.call.record(took);
-        self.call_checks.record(checks as f64);
-        self.call_groups.increment(groups as u64);
-    }
-
-    fn leased(&self, gate: &str, units: u64) {
-        self.lease_units(gate, TAKEN, units);
-    }
-
-    fn spent(&self, gate: &str, units: u64) {
-        self.lease_units(gate, SPENT, units);
-    }
-
-    fn returned(&self, gate: &str, units: u64) {
-        self.lease_units(gate, RETURNED, units);
-    }
-
-    fn stranded(&self, gate: &str, units: u64) {
-        self.lease_units(gate, STRANDED, units);
-    }
-
-    fn settled(&self, gate: &str, settlement: Settlement) {
-        self.gates.named(gate).settlement(settlement, &self.register).increment(1);
-    }
-
-    fn debt_capped(&self, gate: &str, units: u64) {
-        self.gates.named(gate).debt_capped(&self.register).increment(units);
-    }
-
-    fn permits_held(&self, gate: &str, change: i64) {
-        self.gates.named(gate).permits(&self.register).held.increment(change as f64);
-    }
-
-    fn permits_waiting(&self, gate: &str, change: i64) {
-        self.gates.named(gate).permits(&self.register).waiting.increment(change as f64);
-    }
-
-    fn permits_lapsed(&self, gate: &str, units: u64) {
-        self.gates.named(gate).permits(&self.register).lapsed.increment(units);
-    }
-
-    fn permits_restored(&self, gate: &str, units: u64) {
-        self.gates.named(gate).permits(&self.register).restored.increment(units);
-    }
-
-    fn limit_adapted(&self, gate: &str, limit: u64) {
-        self.gates.named(gate).adaptive_limit(&self.register).set(limit as f64);
-    }
-
-    fn counted(&self, instances: u64) {
-        let gauge = self.instances.get_or_init(|| self.register.gauge(&names::INSTANCES, &[]));
-        gauge.set(instances as f64);
-    }
-
-    fn overrides_changed(&self, switches: usize, overrides: usize) {
-        self.switches.set(switches as f64);
-        self.overrides.set(overrides as f64);
-    }
-
-    fn loaded(&self, rules: usize) {
+    fn rules_loaded(&self, rules: usize) {
         let counts = self.rules();
         counts.count.set(rules as f64);
         counts.loaded.set(Clock::System.now_us() as f64 / 1e6);
         counts.is_last_good.set(1.0);
-    }
-
-    fn reloaded(&self, rules: Result<usize, &Error>) {
-        match rules {
-            Ok(rules) => {
-                self.loaded(rules);
-                self.rules().good.increment(1);
-            }
-            Err(_) => {
-                self.rules().bad.increment(1);
-                self.rules().is_last_good.set(0.0);
-            }
-        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The hook for metrics and traces.
+//! The events of a limiter, for metrics and traces.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,267 +10,214 @@ use crate::error::Error;
 use crate::observe::warning::Warning;
 use crate::quota::settlement::Settlement;
 
-/// Receives events of a limiter. Every method does nothing by default. Methods run on the path of each
-/// decision, so they must be quick and must not block. If one panics, the panic hook reports it, and the limiter goes on
-/// as if it had returned.
+/// Receives the [events](Event) of a limiter. Runs on the path of each decision, so it must be quick and must not
+/// block. If it panics, the panic hook reports it, and the limiter goes on as if it had returned.
 ///
 /// Combine observers as nested pairs: `(Counts, (Traces, Alarms))`. Pass an observer as an [`Arc`] to read it
 /// later.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering};
-/// use tidegate::{Decision, Observer};
+/// use tidegate::{Event, Observer};
 ///
 /// #[derive(Default)]
 /// struct Denials(AtomicU64);
 ///
 /// impl Observer for Denials {
-///     fn decided(&self, decision: &Decision) {
-///         if !decision.is_allowed() {
+///     fn on(&self, event: &Event<'_>) {
+///         if let Event::Decided(decision) = event
+///             && !decision.is_allowed()
+///         {
 ///             self.0.fetch_add(1, Ordering::Relaxed);
 ///         }
 ///     }
 /// }
 /// ```
 pub trait Observer: Send + Sync + 'static {
-    /// Called when a check (not a peek) was decided, by any [source](crate::Source). If checks were denied
-    /// together, only those whose own gate denied are reported.
-    fn decided(&self, decision: &Decision) {
-        let _ = decision;
+    /// Called with each event.
+    fn on(&self, event: &Event<'_>);
+
+    /// Returns whether a person can read the [warnings](Event::Warned) that this observer receives, in a log for example.
+    /// If not, the limiter writes them to [standard error](crate::Builder::stderr_warnings).
+    fn reports_warnings(&self) -> bool {
+        false
+    }
+}
+
+/// Calls both observers, one after the other.
+impl<A: Observer, B: Observer> Observer for (A, B) {
+    #[inline]
+    fn on(&self, event: &Event<'_>) {
+        self.0.on(event);
+        self.1.on(event);
     }
 
-    /// Called when a check of a key was denied, or admitted only because of shadow mode, in addition to
-    /// [`decided`](Self::decided). `key` displays as in Redis, so a key that is stored as an HMAC stays
-    /// hidden, and is formatted only when displayed. Not called for a switch or a rule that denies all
-    /// checks, since these read no key.
-    fn denied(&self, gate: &str, key: &dyn fmt::Display) {
-        let _ = (gate, key);
+    fn reports_warnings(&self) -> bool {
+        self.0.reports_warnings() || self.1.reports_warnings()
+    }
+}
+
+impl<T: Observer + ?Sized> Observer for Arc<T> {
+    #[inline]
+    fn on(&self, event: &Event<'_>) {
+        (**self).on(event);
     }
 
-    /// Called when denials have begun a [ban](crate::Gate::ban) of a key, with its duration, by the process whose check
+    fn reports_warnings(&self) -> bool {
+        (**self).reports_warnings()
+    }
+}
+
+/// An event of a limiter. `gate` is the name of the gate that it concerns.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "each variant describes its fields")]
+pub enum Event<'a> {
+    /// A check (not a peek) was decided, by any [source](crate::Source). If checks were denied together, only
+    /// those whose own gate denied are reported.
+    Decided(&'a Decision),
+
+    /// A check of a key was denied, or admitted only because of shadow mode, in addition to
+    /// [`Decided`](Self::Decided). Not reported for a switch or a rule that denies all checks, since these read no key.
+    Denied { gate: &'a str, key: EventKey<'a> },
+
+    /// Denials have begun a [ban](crate::Gate::ban) of a key, with its duration. Reported by the process whose check
     /// began it: at most once per ban, and not at all if the reply to that check is lost or arrives after its deadline.
-    /// `key` displays as in Redis.
-    fn banned(&self, gate: &str, key: &dyn fmt::Display, lasts: Duration) {
-        let _ = (gate, key, lasts);
-    }
+    Banned { gate: &'a str, key: EventKey<'a>, lasts: Duration },
 
-    /// Called when a gate has decided a [partial grant](crate::Gate::take_up_to), with the units that it granted, and
-    /// those that it denied, of at most its limit; in addition to [`decided`](Self::decided), which counts the grant as
-    /// one check. In shadow mode, the caller gets the denied units too.
-    fn granted(&self, gate: &str, granted: u64, denied: u64) {
-        let _ = (gate, granted, denied);
-    }
+    /// A gate has decided a [partial grant](crate::Gate::take_up_to), with the units that it granted, and those that
+    /// it denied, of at most its limit; in addition to [`Decided`](Self::Decided), which counts the grant as one check.
+    /// In shadow mode, the caller gets the denied units too.
+    Granted { gate: &'a str, granted: u64, denied: u64 },
 
-    /// Called when [units used](crate::Gate::charge_used) were charged, and [`Builder::debt_cap`](crate::Builder::debt_cap)
-    /// cut off `units` of them, which nobody pays for.
-    fn debt_capped(&self, gate: &str, units: u64) {
-        let _ = (gate, units);
-    }
+    /// [Units used](crate::Gate::charge_used) were charged, and [`Builder::debt_cap`](crate::Builder::debt_cap) cut
+    /// off `units` of them, which nobody pays for.
+    DebtCapped { gate: &'a str, units: u64 },
 
-    /// Called when a caller has waited for the store, with the total time including the time in the queue;
-    /// also when a lease has waited for its refill. Not called for decisions by a lease, the deny cache or
-    /// this process.
-    fn waited(&self, took: Duration) {
-        let _ = took;
-    }
+    /// A caller has waited for the store, with the total time including the time in the queue; also if a lease has
+    /// waited for its refill. Not reported for decisions by a lease, the deny cache or this process.
+    Waited(Duration),
 
-    /// Called when the store made no decision. A decision by [`OnFailure`](crate::OnFailure) may follow.
-    fn failed(&self, gate: &str, error: &Error) {
-        let _ = (gate, error);
-    }
+    /// The store made no decision. A decision by [`OnFailure`](crate::OnFailure) may follow.
+    Failed { gate: &'a str, error: &'a Error },
 
-    /// Called when this process has noticed a mistake in its setup: at once, then at most once a second for
-    /// each [code](Warning::code). Returns whether a person can read it, in a log for example. If not, the limiter
-    /// writes it to [standard error](crate::Builder::stderr_warnings).
-    fn warned(&self, warning: &Warning) -> bool {
-        let _ = warning;
-        false
-    }
+    /// This process has noticed a mistake in its setup: reported at once, then at most once a second for each
+    /// [code](Warning::code).
+    Warned(&'a Warning),
 
-    /// Called when Redis decides checks again, after a warning `redis-unreachable` or `redis-refused`: as soon
-    /// as it answers a check and the last failure is a second ago, but at most once a minute. Until then, a Redis that
-    /// fails again and again has no further warning of the same code. Returns the same as [`warned`](Self::warned).
-    fn recovered(&self) -> bool {
-        false
-    }
+    /// Redis decides checks again, after a warning `redis-unreachable` or `redis-refused`: reported as soon as it
+    /// answers a check and the last failure is a second ago, but at most once a minute. Until then, a Redis that fails
+    /// again and again has no further warning of the same code.
+    Recovered,
 
-    /// Called when the circuit breaker opens: checks are no longer sent to Redis, which is probed. Also
-    /// called when it closes. On a cluster, each hash tag has a circuit of its own: called when the first one
-    /// opens and when the last one closes.
-    fn breaker(&self, is_open: bool) {
-        let _ = is_open;
-    }
+    /// The circuit breaker opened: checks are no longer sent to Redis, which is probed. On a cluster, each hash tag
+    /// has a circuit of its own: reported when the first one opens.
+    BreakerOpened,
 
-    /// Called when `checks` checks went to the store in one call, merged to `groups` distinct checks. A low
-    /// number of groups relative to checks means hot keys.
-    fn called(&self, checks: usize, groups: usize, took: Duration) {
-        let _ = (checks, groups, took);
-    }
+    /// The circuit breaker closed; on a cluster, the last open circuit did.
+    BreakerClosed,
 
-    /// Called when a leased gate took `units` of a key from the store. Units that are neither spent, returned
-    /// nor stranded are held.
-    fn leased(&self, gate: &str, units: u64) {
-        let _ = (gate, units);
-    }
+    /// `checks` checks went to the store in one call, merged to `groups` distinct checks. A low number of groups
+    /// relative to checks means hot keys.
+    Called { checks: usize, groups: usize, took: Duration },
 
-    /// Called when `units` of leases were spent. Reported when a block is renewed or ends, so up to a
+    /// A leased gate took `units` of a key from the store. Units that are neither spent, returned nor stranded are held.
+    Leased { gate: &'a str, units: u64 },
+
+    /// `units` of leases were spent. Reported when a block is renewed or ends, so up to a
     /// [`hold`](crate::Lease::hold) late.
-    fn spent(&self, gate: &str, units: u64) {
-        let _ = (gate, units);
-    }
+    Spent { gate: &'a str, units: u64 },
 
-    /// Called when a leased gate gave `units` back.
-    fn returned(&self, gate: &str, units: u64) {
-        let _ = (gate, units);
-    }
+    /// A leased gate gave `units` back.
+    Returned { gate: &'a str, units: u64 },
 
-    /// Called when a leased gate could not give `units` back: they stay charged and cannot be spent.
-    fn stranded(&self, gate: &str, units: u64) {
-        let _ = (gate, units);
-    }
+    /// A leased gate could not give `units` back: they stay charged and cannot be spent.
+    Stranded { gate: &'a str, units: u64 },
 
-    /// Called when permits of a gate with an in-flight limit were admitted, with their units, and when they were
-    /// released, with the negative number. The sum is the number of units that this process holds.
-    fn permits_held(&self, gate: &str, change: i64) {
-        let _ = (gate, change);
-    }
+    /// Permits of a gate with an in-flight limit were admitted, with their units, or released, with the negative
+    /// number. The sum is the number of units that this process holds.
+    PermitsHeld { gate: &'a str, change: i64 },
 
-    /// Called with 1 when an acquire begins to wait for its answer, and with -1 when it ends.
-    fn permits_waiting(&self, gate: &str, change: i64) {
-        let _ = (gate, change);
-    }
+    /// An acquire begins to wait for its answer, with 1, or ends, with -1.
+    PermitsWaiting { gate: &'a str, change: i64 },
 
-    /// Called when the lease of this process lapsed, with the units that it held of a key: the store counted them
-    /// no more.
-    fn permits_lapsed(&self, gate: &str, units: u64) {
-        let _ = (gate, units);
-    }
+    /// The lease of this process lapsed, with the units that it held of a key: the store counted them no more.
+    PermitsLapsed { gate: &'a str, units: u64 },
 
-    /// Called when the store counts `units` of a key again, after a lapse.
-    fn permits_restored(&self, gate: &str, units: u64) {
-        let _ = (gate, units);
-    }
+    /// The store counts `units` of a key again, after a lapse.
+    PermitsRestored { gate: &'a str, units: u64 },
 
-    /// Called when this process has learned the [adaptive](crate::Gate::adaptive) limit of a key of this gate, and
-    /// when it has learned that it changed. The probes, which lower a limit for a moment, are included.
-    fn limit_adapted(&self, gate: &str, limit: u64) {
-        let _ = (gate, limit);
-    }
+    /// This process has learned the [adaptive](crate::Gate::adaptive) limit of a key of this gate, or that it changed.
+    /// The probes, which lower a limit for a moment, are included.
+    LimitAdapted { gate: &'a str, limit: u64 },
 
-    /// Called when a check of a [reservation](crate::Limiter::reserve) was settled; also for
-    /// [`Settlement::Queued`](Settlement::Queued), and again when Redis has answered the queued settle.
-    fn settled(&self, gate: &str, settlement: Settlement) {
-        let _ = (gate, settlement);
-    }
+    /// A check of a [reservation](crate::Limiter::reserve) was settled; also for [`Settlement::Queued`], and again
+    /// when Redis has answered the queued settle.
+    Settled { gate: &'a str, settlement: Settlement },
 
-    /// Called when this process has counted the processes that share the quotas.
-    fn counted(&self, instances: u64) {
-        let _ = instances;
-    }
+    /// This process has counted the processes that share the quotas.
+    InstancesCounted(u64),
 
-    /// Called when this process has read a changed number of switched gates or overridden keys
-    /// ([`Control`](crate::Control)).
-    fn overrides_changed(&self, switches: usize, overrides: usize) {
-        let _ = (switches, overrides);
-    }
+    /// This process has read a changed number of switched gates or overridden keys ([`Control`](crate::Control)).
+    OverridesChanged { switches: usize, overrides: usize },
 
-    /// Called when rules files are followed from now on, with the number of active rules.
-    fn loaded(&self, rules: usize) {
-        let _ = rules;
-    }
+    /// Rules files are followed from now on, with the number of active rules.
+    RulesLoaded(usize),
 
-    /// Called when rules files have changed, with the number of rules that are now active. On an error the
-    /// previous rules stay active.
-    fn reloaded(&self, rules: Result<usize, &Error>) {
-        let _ = rules;
+    /// Rules files have changed, with the number of rules that are now active. On an error the previous rules stay
+    /// active.
+    RulesReloaded(Result<usize, &'a Error>),
+}
+
+/// The key of an event. Displays as in Redis, so a key that is stored as an HMAC stays hidden. Formatted only when it
+/// is displayed.
+#[derive(Clone, Copy)]
+pub struct EventKey<'a>(pub(crate) &'a dyn fmt::Display);
+
+impl fmt::Display for EventKey<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 
-macro_rules! forward_events {
-    ($($method:ident($($name:ident: $kind:ty),*);)*) => {
-        /// Calls both observers, one after the other.
-        impl<A: Observer, B: Observer> Observer for (A, B) {
-            $(fn $method(&self, $($name: $kind),*) {
-                self.0.$method($($name),*);
-                self.1.$method($($name),*);
-            })*
-
-            fn warned(&self, warning: &Warning) -> bool {
-                self.0.warned(warning) | self.1.warned(warning)
-            }
-
-            fn recovered(&self) -> bool {
-                self.0.recovered() | self.1.recovered()
-            }
-        }
-
-        impl<T: Observer + ?Sized> Observer for Arc<T> {
-            $(fn $method(&self, $($name: $kind),*) {
-                (**self).$method($($name),*);
-            })*
-
-            fn warned(&self, warning: &Warning) -> bool {
-                (**self).warned(warning)
-            }
-
-            fn recovered(&self) -> bool {
-                (**self).recovered()
-            }
-        }
-
-        impl Observer for PanicGuard {
-            $(fn $method(&self, $($name: $kind),*) {
-                guarded(|| self.0.$method($($name),*));
-            })*
-
-            fn warned(&self, warning: &Warning) -> bool {
-                guarded(|| self.0.warned(warning))
-            }
-
-            fn recovered(&self) -> bool {
-                guarded(|| self.0.recovered())
-            }
-        }
-    };
+impl fmt::Debug for EventKey<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
 }
 
-/// Keeps the panics of an observer from the limiter: one between an admission and its permit would leak the units, and
-/// one in a background job would end the job.
-pub(crate) struct PanicGuard(Arc<dyn Observer>);
+/// The observer of a limiter, if it has one. Keeps the panics of an observer from the limiter: one between an admission
+/// and its permit would leak the units, and one in a background job would end the job.
+#[derive(Clone)]
+pub(crate) struct EventSink(Option<Arc<dyn Observer>>);
 
-impl PanicGuard {
-    pub(crate) fn around(observer: Arc<dyn Observer>) -> Arc<dyn Observer> {
-        Arc::new(Self(observer))
+impl EventSink {
+    pub(crate) const fn new(observer: Option<Arc<dyn Observer>>) -> Self {
+        Self(observer)
+    }
+
+    /// Returns whether there is an observer.
+    #[inline]
+    pub(crate) const fn is_observed(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Notifies the observer.
+    #[inline]
+    pub(crate) fn notify(&self, event: &Event<'_>) {
+        if let Some(observer) = &self.0 {
+            guarded(|| observer.on(event));
+        }
+    }
+
+    /// Returns whether a person can read the warnings that the observer receives.
+    pub(crate) fn reports_warnings(&self) -> bool {
+        self.0.as_ref().is_some_and(|observer| guarded(|| observer.reports_warnings()))
     }
 }
 
 /// Returns the default if the call panics. No state of the limiter is behind an observer.
+#[inline]
 fn guarded<T: Default>(call: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_default()
-}
-
-forward_events! {
-    decided(decision: &Decision);
-    denied(gate: &str, key: &dyn fmt::Display);
-    banned(gate: &str, key: &dyn fmt::Display, lasts: Duration);
-    granted(gate: &str, granted: u64, denied: u64);
-    debt_capped(gate: &str, units: u64);
-    waited(took: Duration);
-    failed(gate: &str, error: &Error);
-    breaker(is_open: bool);
-    called(checks: usize, groups: usize, took: Duration);
-    leased(gate: &str, units: u64);
-    spent(gate: &str, units: u64);
-    returned(gate: &str, units: u64);
-    stranded(gate: &str, units: u64);
-    permits_held(gate: &str, change: i64);
-    permits_waiting(gate: &str, change: i64);
-    permits_lapsed(gate: &str, units: u64);
-    permits_restored(gate: &str, units: u64);
-    limit_adapted(gate: &str, limit: u64);
-    settled(gate: &str, settlement: Settlement);
-    counted(instances: u64);
-    overrides_changed(switches: usize, overrides: usize);
-    loaded(rules: usize);
-    reloaded(rules: Result<usize, &Error>);
 }

@@ -1,11 +1,10 @@
 //! Warnings: mistakes in the setup of a process that no single decision shows.
 
 use std::io::Write;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fmt, io};
 
-use crate::observe::observer::Observer;
+use crate::observe::observer::{Event, EventSink};
 use crate::runtime::clock::Clock;
 
 /// The event after warnings about Redis.
@@ -25,11 +24,11 @@ pub(crate) const CODES: [&str; 9] = [
     "redis-unreachable",
 ];
 
-/// The minimum time between two reports of one warning.
+/// The minimum time between two reports.
 const PAUSE_US: u64 = 1_000_000;
 
 /// A mistake in the setup of this process, which decisions alone do not show: requests without the address of
-/// their peer, for example. Reported to [`Observer::warned`](crate::Observer::warned).
+/// their peer, for example. Reported to [`Event::Warned`].
 ///
 /// Displays as its message with its code: `no request has a peer address: … [peer-address-missing]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,9 +74,7 @@ impl fmt::Display for Warning {
 #[derive(Debug)]
 pub struct RepeatedWarning {
     code: &'static str,
-    /// The earliest time of the next report, by the limiter's clock.
-    next_us: AtomicU64,
-    unreported: AtomicU64,
+    pace: Pace,
 }
 
 impl RepeatedWarning {
@@ -85,21 +82,45 @@ impl RepeatedWarning {
     /// `peer-address-missing`.
     #[must_use]
     pub const fn new(code: &'static str) -> Self {
-        Self { code, next_us: AtomicU64::new(0), unreported: AtomicU64::new(0) }
+        Self { code, pace: Pace::new() }
     }
 
     /// Counts an occurrence for the next report.
     pub(crate) fn count(&self) {
-        self.unreported.fetch_add(1, Ordering::Relaxed);
+        self.pace.count();
     }
 
     /// Lets the next occurrence be reported at once.
     pub(crate) fn make_due(&self) {
-        self.next_us.store(0, Ordering::Relaxed);
+        self.pace.next_us.store(0, Ordering::Relaxed);
     }
 
     /// Counts an occurrence. Returns the warning if a report is due.
-    pub(crate) fn occur(&self, now_us: u64, message: impl FnOnce() -> String) -> Option<Warning> {
+    fn occur(&self, now_us: u64, message: impl FnOnce() -> String) -> Option<Warning> {
+        let occurrences = self.pace.occur(now_us)?;
+        Some(Warning { code: self.code, message: message(), occurrences })
+    }
+}
+
+/// Limits reports of one kind to one a second.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    /// The earliest time of the next report.
+    next_us: AtomicU64,
+    unreported: AtomicU64,
+}
+
+impl Pace {
+    const fn new() -> Self {
+        Self { next_us: AtomicU64::new(0), unreported: AtomicU64::new(0) }
+    }
+
+    fn count(&self) {
+        self.unreported.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts an occurrence. If a report is due, returns the number of occurrences since the last one.
+    pub(super) fn occur(&self, now_us: u64) -> Option<u64> {
         let next_us = self.next_us.load(Ordering::Relaxed);
         self.count();
         let is_due = now_us >= next_us
@@ -107,26 +128,22 @@ impl RepeatedWarning {
                 .next_us
                 .compare_exchange(next_us, now_us + PAUSE_US, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok();
-        is_due.then(|| Warning {
-            code: self.code,
-            message: message(),
-            occurrences: self.unreported.swap(0, Ordering::Relaxed),
-        })
+        is_due.then(|| self.unreported.swap(0, Ordering::Relaxed))
     }
 }
 
 /// The destination of a limiter's warnings: its observer, or standard error.
 #[derive(Clone)]
 pub(crate) struct WarningSink {
-    observer: Option<Arc<dyn Observer>>,
+    events: EventSink,
     /// Whether to write to standard error what no observer reports.
     to_stderr: bool,
     clock: Clock,
 }
 
 impl WarningSink {
-    pub(crate) const fn new(observer: Option<Arc<dyn Observer>>, to_stderr: bool, clock: Clock) -> Self {
-        Self { observer, to_stderr, clock }
+    pub(crate) const fn new(events: EventSink, to_stderr: bool, clock: Clock) -> Self {
+        Self { events, to_stderr, clock }
     }
 
     /// Returns the time by the limiter's clock.
@@ -136,21 +153,20 @@ impl WarningSink {
 
     /// Counts an occurrence, and reports it unless the previous report is less than a second old.
     pub(crate) fn warn(&self, warning: &RepeatedWarning, message: impl FnOnce() -> String) {
-        let Some(warning) = warning.occur(self.now_us(), message) else {
-            return;
-        };
-        let is_reported = self.observer.as_ref().is_some_and(|observer| observer.warned(&warning));
-        self.write_unless(is_reported, &warning);
+        if let Some(warning) = warning.occur(self.now_us(), message) {
+            self.report(&Event::Warned(&warning), &warning);
+        }
     }
 
     /// Reports that Redis decides again.
     pub(crate) fn recovered(&self) {
-        let is_reported = self.observer.as_ref().is_some_and(|observer| observer.recovered());
-        self.write_unless(is_reported, &RECOVERED);
+        self.report(&Event::Recovered, &RECOVERED);
     }
 
-    fn write_unless(&self, is_reported: bool, line: &dyn fmt::Display) {
-        if self.to_stderr && !is_reported {
+    /// Writes the line to standard error if no person can read the event otherwise.
+    fn report(&self, event: &Event<'_>, line: &dyn fmt::Display) {
+        self.events.notify(event);
+        if self.to_stderr && !self.events.reports_warnings() {
             // A closed standard error must not fail a check.
             let _ = writeln!(io::stderr(), "tidegate: {line}");
         }

@@ -8,6 +8,7 @@ use super::reply::decision;
 use crate::connection::Deadline;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
+use crate::observe::observer::Event;
 use crate::observe::trace::Span;
 use crate::pipeline::request::{Request, check_is_charged};
 use crate::quota::algorithm::MAX_DEBT;
@@ -74,8 +75,9 @@ impl Pipeline {
         let most = quota.limit().saturating_mul(self.debt_cap.saturating_add(1)).min(MAX_USED);
         let charging = self.store.charge_used(target, units, most, deadline);
         let charged = self.send_write(target, deadline, charging, |_, _| false).await?;
-        if let (Some(observer), 1..) = (&self.observer, units - charged.charged) {
-            observer.debt_capped(&target.gate.name, units - charged.charged);
+        let cut_off = units - charged.charged;
+        if cut_off > 0 {
+            self.events.notify(&Event::DebtCapped { gate: &target.gate.name, units: cut_off });
         }
         Ok(charged)
     }

@@ -23,7 +23,7 @@ use crate::local::overrides::Overrides;
 use crate::local::settle_queue::SettleQueue;
 use crate::local::{breaker, fallback, overrides, settle_queue};
 use crate::observe::figures::Figures;
-use crate::observe::observer::Observer;
+use crate::observe::observer::EventSink;
 use crate::observe::warning::WarningSink;
 use crate::quota::{Quota, Rate};
 use crate::runtime::background::Background;
@@ -45,7 +45,7 @@ pub(crate) struct Pipeline {
     pub(super) settle_queue: Option<SettleQueue>,
     pub(crate) unheld: UnheldCharges,
     pub(crate) secrets: Secrets,
-    pub(super) observer: Option<Arc<dyn Observer>>,
+    pub(crate) events: EventSink,
     /// Set if this process publishes figures.
     pub(super) figures: Option<Arc<Figures>>,
     pub(crate) warnings: WarningSink,
@@ -72,7 +72,7 @@ pub(crate) struct LimiterSettings {
     pub(crate) deadline: Duration,
     pub(crate) debt_cap: u64,
     pub(crate) on_failure: OnFailure,
-    pub(crate) observer: Option<Arc<dyn Observer>>,
+    pub(crate) events: EventSink,
     pub(crate) warnings: WarningSink,
     pub(crate) clock: Clock,
     pub(crate) max_keys: usize,
@@ -100,7 +100,7 @@ impl Pipeline {
             deadline,
             debt_cap,
             on_failure,
-            observer,
+            events,
             warnings,
             clock,
             max_keys,
@@ -117,7 +117,7 @@ impl Pipeline {
                 store: store.clone(),
                 probes,
                 deadline,
-                observer: observer.clone(),
+                events: events.clone(),
                 warnings: warnings.clone(),
                 policy: on_failure.in_words(),
                 background: background.clone(),
@@ -129,7 +129,7 @@ impl Pipeline {
             breaker: breaker.clone(),
             clock: clock.clone(),
             operator_deadline: settings.operator_deadline,
-            observer: observer.clone(),
+            events: events.clone(),
             warnings: warnings.clone(),
             key: keyspace.overrides(),
             background: background.clone(),
@@ -141,7 +141,7 @@ impl Pipeline {
                 breaker,
                 clock: clock.clone(),
                 deadline,
-                observer: observer.clone(),
+                events: events.clone(),
                 warnings: warnings.clone(),
                 instances: match settings.instances {
                     Some(instances) => Instances::given(instances),
@@ -157,7 +157,7 @@ impl Pipeline {
             batch: batch.clone(),
             breaker: breaker.clone(),
             fallback: fallback.clone(),
-            observer: observer.clone(),
+            events: events.clone(),
             warnings: warnings.clone(),
             background: background.clone(),
             deadline,
@@ -167,7 +167,7 @@ impl Pipeline {
         let adaptive = AdaptiveLimits::new(adaptive::AdaptiveSettings {
             store: store.clone(),
             breaker: breaker.clone(),
-            observer: observer.clone(),
+            events: events.clone(),
             background: background.clone(),
             deadline,
         });
@@ -176,7 +176,7 @@ impl Pipeline {
                 store: store.clone(),
                 breaker,
                 deadline,
-                observer: observer.clone(),
+                events: events.clone(),
                 background: background.clone(),
             })
         });
@@ -193,7 +193,7 @@ impl Pipeline {
             settle_queue,
             unheld: UnheldCharges::default(),
             secrets,
-            observer,
+            events,
             figures,
             warnings,
             defined_gates: DefinedGates::default(),
@@ -226,10 +226,6 @@ impl Pipeline {
     pub(super) fn info_with_quota(&self, info: &GateInfo, quota: Quota) -> Result<GateInfo, Error> {
         let other = GateInfo::new(&self.keyspace, &self.keyed_hasher, &info.name, quota)?;
         Ok(GateInfo { counters: info.counters.clone(), ..other })
-    }
-
-    pub(crate) fn observer(&self) -> Option<&dyn Observer> {
-        self.observer.as_deref()
     }
 
     /// Returns the longest time that a decision may take, of which a request can have its own. In memory there is nothing to

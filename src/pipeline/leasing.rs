@@ -16,7 +16,7 @@ use crate::store::{GateInfo, Group, Outcome, Target, Write};
 impl Pipeline {
     /// Returns `None` if these settings lease nothing.
     pub(crate) fn lease(&self, lease: Lease, info: &Arc<GateInfo>) -> Option<Arc<Leases>> {
-        let leases = Leases::new(lease, info, &self.clock, self.observer.as_ref(), &self.background)?;
+        let leases = Leases::new(lease, info, &self.clock, &self.events, &self.background)?;
         self.leases.add(&leases);
         Some(Arc::new(leases))
     }

@@ -6,6 +6,7 @@ use super::components::Pipeline;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::observe::figures::GateCounters;
+use crate::observe::observer::{Event, EventKey};
 use crate::observe::trace::Span;
 use crate::pipeline::request::Request;
 use crate::store::GateInfo;
@@ -64,11 +65,11 @@ impl Pipeline {
     #[inline]
     pub(crate) fn notify(&self, request: &Request<'_>, decision: &Decision) {
         self.notify_decided(request.gate.counters(), decision);
-        if let (Some(observer), Ok(info)) = (&self.observer, request.gate.info())
+        if let Ok(info) = request.gate.info()
             && (decision.shadow || !decision.allowed)
             && decision.source != Source::Switch
         {
-            observer.denied(&info.name, &InRedis(request));
+            self.events.notify(&Event::Denied { gate: &info.name, key: EventKey(&InRedis(request)) });
         }
     }
 
@@ -91,9 +92,7 @@ impl Pipeline {
         if let Some(counters) = counters {
             counters.count(decision);
         }
-        if let Some(observer) = &self.observer {
-            observer.decided(decision);
-        }
+        self.events.notify(&Event::Decided(decision));
     }
 
     /// Counts an error in the figures of its gate, and notifies the observer.
@@ -101,8 +100,8 @@ impl Pipeline {
         if let Some(figures) = &self.figures {
             figures.count_error(info.counters.as_deref());
         }
-        if let Some(observer) = &self.observer {
-            observer.failed(&info.name, &error());
+        if self.events.is_observed() {
+            self.events.notify(&Event::Failed { gate: &info.name, error: &error() });
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::batch::Share;
 use crate::connection::Deadline;
 use crate::error::Error;
 use crate::key::HashTag;
+use crate::observe::observer::Event;
 use crate::store::Group;
 
 impl Pipeline {
@@ -111,7 +112,7 @@ impl Pipeline {
 
     /// Returns the time by this process's clock, if an observer or the figures need it.
     pub(super) fn now_if_measured(&self) -> Option<u64> {
-        let is_measured = self.observer.is_some() || self.figures.is_some();
+        let is_measured = self.events.is_observed() || self.figures.is_some();
         is_measured.then(|| self.clock.local_us())
     }
 
@@ -122,9 +123,7 @@ impl Pipeline {
         if let Some(figures) = &self.figures {
             figures.count_latency(took_us);
         }
-        if let Some(observer) = &self.observer {
-            observer.waited(Duration::from_micros(took_us));
-        }
+        self.events.notify(&Event::Waited(Duration::from_micros(took_us)));
     }
 }
 

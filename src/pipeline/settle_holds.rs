@@ -5,6 +5,7 @@ use super::components::Pipeline;
 use crate::connection::Deadline;
 use crate::error::Error;
 use crate::local::settle_queue::SettleCall;
+use crate::observe::observer::Event;
 use crate::quota::settlement::Settlement;
 
 impl Pipeline {
@@ -61,9 +62,7 @@ impl Pipeline {
     }
 
     fn notify_settled(&self, gate: &str, settlement: Settlement) {
-        if let Some(observer) = &self.observer {
-            observer.settled(gate, settlement);
-        }
+        self.events.notify(&Event::Settled { gate, settlement });
     }
 
     /// Removes the cached denials of keys whose units may have been returned.

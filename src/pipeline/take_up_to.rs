@@ -8,6 +8,7 @@ use super::overrides::Resolved;
 use super::send::without_waiting;
 use crate::decision::{AllDecision, Decision, Grant, Source};
 use crate::error::Error;
+use crate::observe::observer::Event;
 use crate::observe::trace::Span;
 use crate::pipeline::request::Request;
 use crate::store::{Group, GroupItem};
@@ -84,7 +85,7 @@ impl Pipeline {
 
     /// Notifies the observer of the units that a gate granted and denied, of at most its limit.
     fn notify_granted(&self, request: &Request<'_>, n: u64, granted: u64, decision: &Decision) {
-        let (Some(observer), Ok(info)) = (&self.observer, request.gate.info()) else { return };
+        let Ok(info) = request.gate.info() else { return };
         if n == 0 || request.cost == 0 || decision.source == Source::Switch {
             return;
         }
@@ -92,7 +93,8 @@ impl Pipeline {
         let granted = granted.min(most);
         // Without a wait for more, another gate of the group has restricted the grant.
         let denied = if decision.retry_after_us > 0 { most - granted } else { 0 };
-        observer.granted(&info.name, granted * request.cost, denied * request.cost);
+        let (granted, denied) = (granted * request.cost, denied * request.cost);
+        self.events.notify(&Event::Granted { gate: &info.name, granted, denied });
     }
 }
 

@@ -239,16 +239,11 @@ pub fn all_scripts() -> impl Iterator<Item = &'static Script> {
         .chain(scripts_in_span())
 }
 
-/// Returns the scripts of calls with calendar windows.
-#[cfg(feature = "calendar")]
+/// Returns the scripts of calls with calendar windows, which need the feature `calendar`.
 fn scripts_in_span() -> impl Iterator<Item = &'static Script> {
     let Scripts { take, refund, penalize, charge_used, block } = fixed_window::DEFINITION.scripts;
     let of_windows = [Some(take), refund.as_ref(), penalize.as_ref(), charge_used.as_ref(), Some(block)];
     let of_windows = of_windows.into_iter().flatten();
-    of_windows.chain([&GROUP, &ACQUIRE_ALL, &RESERVE, &SETTLE, &BAN]).map(Script::in_span)
-}
-
-#[cfg(not(feature = "calendar"))]
-fn scripts_in_span() -> impl Iterator<Item = &'static Script> {
-    std::iter::empty()
+    let scripts = of_windows.chain([&GROUP, &ACQUIRE_ALL, &RESERVE, &SETTLE, &BAN]);
+    scripts.filter(|_| cfg!(feature = "calendar")).map(Script::in_span)
 }

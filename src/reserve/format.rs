@@ -14,7 +14,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::base64url;
+use base64::prelude::{BASE64_URL_SAFE_NO_PAD as BASE64URL, Engine as _};
+
 use crate::error::gate_name::GateName;
 use crate::key::{HashTag, Keyspace, is_encoded};
 use crate::quota::algorithm::{ALGORITHMS, Definition};
@@ -295,14 +296,14 @@ impl TokenItem {
 impl Id {
     /// Returns the id as written in Redis.
     pub(super) fn text(self) -> Arc<str> {
-        base64url::encode(&self.0).into()
+        BASE64URL.encode(self.0).into()
     }
 }
 
 /// Shows only a part of the id: with the whole, a reader could settle the reservation.
 impl fmt::Debug for Id {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}…", &base64url::encode(&self.0[..3]))
+        write!(f, "{}…", BASE64URL.encode(&self.0[..3]))
     }
 }
 

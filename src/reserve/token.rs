@@ -4,7 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::base64url;
+use base64::prelude::{BASE64_URL_SAFE_NO_PAD as BASE64URL, Engine as _};
+
 use super::format::{self, Content};
 use crate::error::Error;
 use crate::key::reservation_secret::{SIGNATURE_BYTES, Secrets};
@@ -83,7 +84,7 @@ impl fmt::Display for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut bytes = format::encode(&self.content);
         bytes.extend(self.signature.iter().flatten());
-        f.write_str(&base64url::encode(&bytes))
+        f.write_str(&BASE64URL.encode(bytes))
     }
 }
 
@@ -96,7 +97,7 @@ impl FromStr for Token {
     /// [`Error::is_config`] if the text is not that of a token, or of a later version.
     fn from_str(text: &str) -> Result<Self, Error> {
         let content = match text.len() {
-            0..=MAX_TEXT => base64url::decode(text).ok_or("it is not base64url"),
+            0..=MAX_TEXT => BASE64URL.decode(text).map_err(|_| "it is not base64url"),
             _ => Err("it is too long"),
         };
         let token = content.and_then(|mut bytes| {
@@ -128,5 +129,21 @@ impl fmt::Debug for Token {
             .field("gates", &self.gates().collect::<Vec<_>>())
             .field("is_signed", &self.signature.is_some())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two texts of one token would pass a check that compares texts.
+    #[test]
+    fn text_that_is_not_the_one_encoding_of_its_bytes_is_rejected() {
+        for text in ["Z", "Zm9vY", "Zh", "Zm9", "Zg==", "Zm 9", "Zm9v\n", "+/+/", "é", "Zm9vYh"] {
+            let error = text.parse::<Token>().unwrap_err().to_string();
+            assert!(error.contains("it is not base64url"), "{text:?}: {error}");
+        }
+        let error = "-__-".parse::<Token>().unwrap_err().to_string();
+        assert!(!error.contains("it is not base64url"), "{error}");
     }
 }

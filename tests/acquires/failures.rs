@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidegate::{Limiter, Observer, OnFailure, OnLapse, Permit, Quota, Source};
+use tidegate::{Event, Limiter, Observer, OnFailure, OnLapse, Permit, Quota, Source};
 use tidegate_testkit::{Fault, Proxy, Server};
 
 use super::{TTL, acquire_until_denied, remaining};
@@ -31,12 +31,16 @@ struct Lapses {
 }
 
 impl Observer for Lapses {
-    fn permits_lapsed(&self, _: &str, units: u64) {
-        self.lapsed.fetch_add(units, Ordering::SeqCst);
-    }
-
-    fn permits_restored(&self, _: &str, units: u64) {
-        self.restored.fetch_add(units, Ordering::SeqCst);
+    fn on(&self, event: &Event<'_>) {
+        match *event {
+            Event::PermitsLapsed { units, .. } => {
+                self.lapsed.fetch_add(units, Ordering::SeqCst);
+            }
+            Event::PermitsRestored { units, .. } => {
+                self.restored.fetch_add(units, Ordering::SeqCst);
+            }
+            _ => {}
+        }
     }
 }
 

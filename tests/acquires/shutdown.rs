@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use redis::{Cmd, Parser, RedisResult, Value};
-use tidegate::{Error, Gate, Limiter, Observer, Permit, Quota};
+use tidegate::{Error, Event, Gate, Limiter, Observer, Permit, Quota};
 use tidegate_testkit::Server;
 
 use super::remaining;
@@ -140,8 +140,10 @@ impl Read for Recorder<'_> {
 struct Lapsed(Arc<AtomicU64>);
 
 impl Observer for Lapsed {
-    fn permits_lapsed(&self, _: &str, units: u64) {
-        self.0.fetch_add(units, Ordering::SeqCst);
+    fn on(&self, event: &Event<'_>) {
+        if let Event::PermitsLapsed { units, .. } = *event {
+            self.0.fetch_add(units, Ordering::SeqCst);
+        }
     }
 }
 

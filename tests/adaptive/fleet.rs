@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidegate::{Adaptive, Builder, Error, Gate, Limiter, Observer, OnFailure, Permit, Quota, Source};
+use tidegate::{Adaptive, Builder, Event, Gate, Limiter, Observer, OnFailure, Permit, Quota, Source};
 use tidegate_testkit::{Cluster, Fault, Proxy, Server};
 
 use crate::support::acquired::AcquiredParts;
@@ -207,9 +207,11 @@ async fn limits_of_a_cluster_lie_in_the_slots_of_their_keys() {
 struct Failures(AtomicU64);
 
 impl Observer for Failures {
-    fn failed(&self, gate: &str, error: &Error) {
-        assert!(gate == "gate" && error.is_corrupt_state(), "{error}");
-        self.0.fetch_add(1, Ordering::SeqCst);
+    fn on(&self, event: &Event<'_>) {
+        if let Event::Failed { gate, error } = *event {
+            assert!(gate == "gate" && error.is_corrupt_state(), "{error}");
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tidegate::{Adaptive, Gate, Limiter, ManualClock, Observer, Quota, Rate};
+use tidegate::{Adaptive, Event, Gate, Limiter, ManualClock, Observer, Quota, Rate};
 
 use super::load::{fill, release, saturate, saturate_with, settle};
 use crate::support::acquired::AcquiredParts;
@@ -295,9 +295,11 @@ async fn idle_key_starts_again_after_ten_minutes() {
 struct Limits(AtomicU64);
 
 impl Observer for Limits {
-    fn limit_adapted(&self, gate: &str, limit: u64) {
-        assert_eq!(gate, "gate");
-        self.0.store(limit, Ordering::SeqCst);
+    fn on(&self, event: &Event<'_>) {
+        if let Event::LimitAdapted { gate, limit } = *event {
+            assert_eq!(gate, "gate");
+            self.0.store(limit, Ordering::SeqCst);
+        }
     }
 }
 

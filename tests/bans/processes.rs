@@ -1,6 +1,5 @@
 //! Processes that share the count of denials.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -9,7 +8,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use serde_json::json;
-use tidegate::{Ban, Builder, Gate, Observer, Quota};
+use tidegate::{Ban, Builder, Event, Gate, Observer, Quota};
 use tidegate_testkit::Server;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
@@ -27,10 +26,12 @@ const JOB: &str = "TIDEGATE_TEST_BANS";
 pub(super) struct Bans(AtomicU64);
 
 impl Observer for Bans {
-    fn banned(&self, gate: &str, key: &dyn fmt::Display, lasts: Duration) {
-        assert_eq!((gate, lasts), ("login", BAN.lasts));
-        assert!(key.to_string().contains(":login:fixed_window/3600s:"), "{key}");
-        self.0.fetch_add(1, Ordering::Relaxed);
+    fn on(&self, event: &Event<'_>) {
+        if let Event::Banned { gate, key, lasts } = *event {
+            assert_eq!((gate, lasts), ("login", BAN.lasts));
+            assert!(key.to_string().contains(":login:fixed_window/3600s:"), "{key}");
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use tidegate::{Error, Gate, Observer, OnFailure, Source};
+use tidegate::{Error, Event, Gate, Observer, OnFailure, Source};
 
 use super::all::Fault;
 use super::scene::{KEY, Scene};
@@ -94,8 +94,10 @@ async fn ensure_healthy(fault: &Fault, gate: &Gate) {
 struct Opened(Arc<AtomicBool>);
 
 impl Observer for Opened {
-    fn breaker(&self, is_open: bool) {
-        self.0.fetch_or(is_open, Ordering::SeqCst);
+    fn on(&self, event: &Event<'_>) {
+        if let Event::BreakerOpened = event {
+            self.0.store(true, Ordering::SeqCst);
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate::admin::Inspector;
-use tidegate::{Limiter, Observer, Quota, Source, Warning};
+use tidegate::{Event, Limiter, Observer, Quota, Source};
 use tidegate_testkit::{Fault, Proxy, Server};
 
 use super::TEN;
@@ -15,8 +15,13 @@ use crate::support::fixture::{HOUR, builder_as_is, soon};
 struct Warnings(Arc<Mutex<Vec<String>>>);
 
 impl Observer for Warnings {
-    fn warned(&self, warning: &Warning) -> bool {
-        self.0.lock().unwrap().push(warning.to_string());
+    fn on(&self, event: &Event<'_>) {
+        if let Event::Warned(warning) = event {
+            self.0.lock().unwrap().push(warning.to_string());
+        }
+    }
+
+    fn reports_warnings(&self) -> bool {
         true
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tidegate::{Lease, Limiter, Observer, Quota, Rate, Source};
+use tidegate::{Event, Lease, Limiter, Observer, Quota, Rate, Source};
 use tidegate_testkit::{Fault, Proxy};
 
 use super::{HOLD, MINUTE, assert_adds_up, gates, get_lease, grow, lease};
@@ -246,21 +246,23 @@ struct Events {
 }
 
 impl Observer for Events {
-    fn decided(&self, decision: &tidegate::Decision) {
-        self.decided.fetch_add(usize::from(decision.source() == Source::Lease), Ordering::Relaxed);
-    }
-
-    fn called(&self, _: usize, _: usize, _: Duration) {
-        self.called.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn leased(&self, gate: &str, units: u64) {
-        assert_eq!(gate, "gate");
-        self.leased.fetch_add(units as usize, Ordering::Relaxed);
-    }
-
-    fn returned(&self, _: &str, units: u64) {
-        self.returned.fetch_add(units as usize, Ordering::Relaxed);
+    fn on(&self, event: &Event<'_>) {
+        match *event {
+            Event::Decided(decision) => {
+                self.decided.fetch_add(usize::from(decision.source() == Source::Lease), Ordering::Relaxed);
+            }
+            Event::Called { .. } => {
+                self.called.fetch_add(1, Ordering::Relaxed);
+            }
+            Event::Leased { gate, units } => {
+                assert_eq!(gate, "gate");
+                self.leased.fetch_add(units as usize, Ordering::Relaxed);
+            }
+            Event::Returned { units, .. } => {
+                self.returned.fetch_add(units as usize, Ordering::Relaxed);
+            }
+            _ => {}
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::poll;
-use tidegate::{Error, Gate, Limiter, Observer, Quota, Settlement, Token};
+use tidegate::{Event, Gate, Limiter, Observer, Quota, Settlement, Token};
 use tidegate_testkit::{Fault, Proxy, Server};
 
 use crate::support::fixture::{HOUR, builder, builder_as_is, namespace, soon};
@@ -24,12 +24,16 @@ impl Events {
 }
 
 impl Observer for Events {
-    fn settled(&self, gate: &str, settlement: Settlement) {
-        self.0.lock().unwrap().push(format!("{gate} {settlement}"));
-    }
-
-    fn failed(&self, gate: &str, error: &Error) {
-        self.0.lock().unwrap().push(format!("{gate} failed: {error}"));
+    fn on(&self, event: &Event<'_>) {
+        match *event {
+            Event::Settled { gate, settlement } => {
+                self.0.lock().unwrap().push(format!("{gate} {settlement}"));
+            }
+            Event::Failed { gate, error } => {
+                self.0.lock().unwrap().push(format!("{gate} failed: {error}"));
+            }
+            _ => {}
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 use serde_json::{Value, json};
-use tidegate::{Error, Limiter, Observer, OnFailure, Warning};
+use tidegate::{Event, Limiter, Observer, OnFailure};
 use tidegate_http::{Draft, Headers};
 use tidegate_rules::{Loader, ReloadingRules, Rules};
 use tidegate_server::{
@@ -306,23 +306,22 @@ struct LogObserver {
 }
 
 impl Observer for LogObserver {
-    fn warned(&self, warning: &Warning) -> bool {
-        warn_of(self.json, warning);
-        true
-    }
-
-    fn recovered(&self) -> bool {
-        inform(self.json, "Redis decides checks again: limits are shared");
-        true
-    }
-
-    fn reloaded(&self, rules: Result<usize, &Error>) {
-        match rules {
-            Ok(rules) => inform(self.json, &format!("rules reloaded: {rules} in force")),
-            Err(error) => {
-                warn(self.json, &format!("rules not reloaded, the previous ones stay in force: {error}"))
+    fn on(&self, event: &Event<'_>) {
+        match event {
+            Event::Warned(warning) => warn_of(self.json, warning),
+            Event::Recovered => inform(self.json, "Redis decides checks again: limits are shared"),
+            Event::RulesReloaded(Ok(rules)) => {
+                inform(self.json, &format!("rules reloaded: {rules} in force"));
             }
+            Event::RulesReloaded(Err(error)) => {
+                warn(self.json, &format!("rules not reloaded, the previous ones stay in force: {error}"));
+            }
+            _ => {}
         }
+    }
+
+    fn reports_warnings(&self) -> bool {
+        true
     }
 }
 

@@ -11,7 +11,7 @@ use actix_web::middleware::{Next, NormalizePath, TrailingSlash, from_fn};
 use actix_web::test::{TestRequest, call_service, init_service, try_call_service};
 use actix_web::{App, Error, HttpMessage, HttpRequest, HttpResponse, Responder, web};
 use bytes::Bytes;
-use tidegate::{Gate, Limiter, ManualClock, Observer, Quota, Warning};
+use tidegate::{Event, Gate, Limiter, ManualClock, Observer, Quota};
 use tidegate_http::{
     Charge, ClientIp, Key, PeerAddr, RateLimitLayer, Reason, Rejection, RequestPermits, ResponseBody, Usage,
 };
@@ -47,8 +47,13 @@ async fn text(response: HttpResponse<impl MessageBody>) -> String {
 struct Codes(Arc<Mutex<Vec<&'static str>>>);
 
 impl Observer for Codes {
-    fn warned(&self, warning: &Warning) -> bool {
-        self.0.lock().unwrap().push(warning.code());
+    fn on(&self, event: &Event<'_>) {
+        if let Event::Warned(warning) = event {
+            self.0.lock().unwrap().push(warning.code());
+        }
+    }
+
+    fn reports_warnings(&self) -> bool {
         true
     }
 }

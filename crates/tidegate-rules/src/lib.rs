@@ -32,6 +32,7 @@ mod regex_like;
 mod reloading;
 mod rule;
 mod schema;
+mod similar_name;
 mod timed_reader;
 mod tree;
 mod unmatched;
@@ -48,6 +49,7 @@ pub use self::load::{Loader, Rules};
 pub use self::reloading::{Need, Reload, ReloadingRules};
 pub use self::rule::Rule;
 pub use self::schema::schema;
+pub use self::similar_name::similar_name;
 
 /// The guide: limits from files. [`tidegate::guide`] has the pages about the limiter.
 ///

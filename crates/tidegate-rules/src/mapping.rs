@@ -2,7 +2,7 @@
 //! own type of request, as `tidegate-http` does.
 
 use super::config_error::{ConfigError, ConfigErrors, ErrorList};
-use super::fields::closest;
+use super::similar_name::similar_name;
 
 /// The mapping of one domain.
 #[derive(Debug, Default)]
@@ -142,7 +142,7 @@ impl Extension {
             return None;
         }
         let mut error = (*self.unknown).clone();
-        match closest(&self.name, provided.iter().copied()) {
+        match similar_name(&self.name, provided.iter().copied()) {
             Some(near) => error.hint(format!("did you mean `{near}`?")),
             None if provided.is_empty() => error.hint("add it with `tidegate_http::Descriptors::extension`"),
             None => error.hint(format!("available: {}", provided.join(", "))),

@@ -4,10 +4,11 @@
 use std::time::Duration;
 
 use super::config_error::{ConfigError, ErrorList, SourceSpan, cut};
-use super::fields::{DESCRIPTOR, DOCUMENT, RATE_LIMIT, REPLACES, TABLES, closest};
+use super::fields::{DESCRIPTOR, DOCUMENT, RATE_LIMIT, REPLACES, TABLES};
 use super::yaml::{Value, YamlNode};
 use crate::fields::FieldTable;
 use crate::files::SourceFile;
+use crate::similar_name::similar_name;
 
 /// The largest number in a quota.
 const MAX_NUMBER: u64 = 1 << 48;
@@ -80,7 +81,7 @@ impl<'s> Reader<'s> {
         word: &str,
         known: impl IntoIterator<Item = &'a str>,
     ) -> Option<&'a str> {
-        self.errors.wants_suggestion().then(|| closest(word, known)).flatten()
+        self.errors.wants_suggestion().then(|| similar_name(word, known)).flatten()
     }
 
     /// Reports something that is valid, but probably a mistake.

@@ -7,7 +7,7 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use tidegate::{Error, Limiter};
+use tidegate::{Error, Event, Limiter};
 
 use super::config_error::{ConfigError, ConfigErrors};
 use super::files::FilesRead;
@@ -27,7 +27,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 ///
 /// A change takes effect within a second, by whichever method it is made: an edit, a rename, or a replaced
 /// link (Kubernetes swaps the files of a ConfigMap this way). If any file has an error, all rules stay as
-/// they were, and the limiter's [`Observer::reloaded`](tidegate::Observer::reloaded) is notified. Counts, and
+/// they were, and the limiter's [observer](tidegate::Event::RulesReloaded) is notified. Counts, and
 /// the leases of unchanged rules, are kept: see the [module](super#counts-when-rules-change).
 ///
 /// A file that is written in place and slowly can be read partly written. To avoid this, write a new file and
@@ -200,9 +200,7 @@ impl Loader {
         let path = path.as_ref().to_owned();
         let loaded = self.read(&path);
         let limits = self.rules(&loaded)?.bind(limiter);
-        if let Some(observer) = limiter.observer() {
-            observer.loaded(limits.rules().iter().count());
-        }
+        limiter.notify(&Event::RulesLoaded(limits.rules().iter().count()));
         let shared = Arc::new(ReloadInner::new(limits));
         let watcher =
             Watcher { loader: self.clone(), path, limiter: limiter.clone(), shared: Arc::downgrade(&shared) };
@@ -252,8 +250,6 @@ impl Watcher {
         };
         let reload = Arc::new(Reload { at: Instant::now(), result, errors, sources: read.sources.clone() });
         shared.last_reload.store(Some(reload.clone()));
-        if let Some(observer) = self.limiter.observer() {
-            observer.reloaded(reload.result());
-        }
+        self.limiter.notify(&Event::RulesReloaded(reload.result()));
     }
 }

@@ -9,9 +9,9 @@ use ipnet::IpNet;
 use smallvec::SmallVec;
 
 use super::descriptor::DescriptorEntry;
-use super::fields::closest;
 use super::networks::Networks;
 use super::rule::Pattern;
+use super::similar_name::similar_name;
 use super::wildcard::Wildcard;
 
 /// A key or value, stored inline: following a pointer takes longer than comparing the bytes.
@@ -287,7 +287,7 @@ pub(super) fn no_match(level: &Level, key: &str, value: &str) -> String {
 
 /// Returns the known names and the one that is similar to `wanted`.
 pub(super) fn available(wanted: &str, known: &[&str]) -> String {
-    let near = closest(wanted, known.iter().copied());
+    let near = similar_name(wanted, known.iter().copied());
     let near = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
     format!("; available: {}{near}", listed(known))
 }

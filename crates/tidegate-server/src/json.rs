@@ -7,10 +7,10 @@ use std::sync::LazyLock;
 use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage, Kind, MessageDescriptor};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use tidegate_rules::similar_name;
 
 use crate::proto;
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use crate::similar_name::closest;
 
 struct Descriptors {
     request: MessageDescriptor,
@@ -50,7 +50,7 @@ fn with_hint(error: String) -> String {
     let (start, end) = UNKNOWN_FIELD;
     // The name can contain any text.
     let name = error.strip_prefix(start).and_then(|rest| Some(rest.rsplit_once(end)?.0));
-    match name.and_then(|name| closest(name, FIELDS.iter().map(String::as_str))) {
+    match name.and_then(|name| similar_name(name, FIELDS.iter().map(String::as_str))) {
         Some(near) => format!("{error}; did you mean `{near}`?"),
         None => error,
     }

@@ -10,7 +10,7 @@ use super::copy::{Ended, LimitCopy};
 use crate::connection::Deadline;
 use crate::error::Error;
 use crate::local::breaker::Breaker;
-use crate::observe::observer::Observer;
+use crate::observe::observer::{Event, EventSink};
 use crate::quota::reference::adapt::{Bounds, Report};
 use crate::runtime::background::{Background, Job, JobSlot};
 use crate::runtime::clock::Clock;
@@ -22,7 +22,7 @@ pub(crate) struct AdaptiveSettings {
     pub(crate) store: Arc<Store>,
     /// `None` if the store cannot fail.
     pub(crate) breaker: Option<Arc<Breaker>>,
-    pub(crate) observer: Option<Arc<dyn Observer>>,
+    pub(crate) events: EventSink,
     pub(crate) background: Arc<Background>,
     pub(crate) deadline: Duration,
 }
@@ -121,12 +121,6 @@ impl AdaptiveKey {
         breaker.record(hash_tag, &reply, deadline.after);
         reply
     }
-
-    fn notify(&self, event: impl FnOnce(&dyn Observer)) {
-        if let Some(observer) = &self.settings.observer {
-            event(&**observer);
-        }
-    }
 }
 
 /// A report that was sent. If it is dropped without an answer, the next one becomes due.
@@ -140,7 +134,7 @@ impl Sent<'_> {
     fn answered(mut self, reply: Result<Adapted, Error>) {
         self.is_answered = true;
         let (key, now_us) = (self.key, self.key.clock.local_us());
-        let gate = &key.target.gate.name;
+        let (gate, events) = (&key.target.gate.name, &key.settings.events);
         let mut copy = lock(&key.copy);
         let before = copy.limit();
         match &reply {
@@ -150,10 +144,10 @@ impl Sent<'_> {
         let after = copy.limit();
         drop(copy);
         if let Err(error) = &reply {
-            key.notify(|observer| observer.failed(gate, error));
+            events.notify(&Event::Failed { gate, error });
         }
-        if let Some(to) = after.filter(|_| after != before) {
-            key.notify(|observer| observer.limit_adapted(gate, to));
+        if let Some(limit) = after.filter(|_| after != before) {
+            events.notify(&Event::LimitAdapted { gate, limit });
         }
     }
 }

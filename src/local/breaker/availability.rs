@@ -252,28 +252,26 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::observe::observer::Observer;
-    use crate::observe::warning::Warning;
+    use crate::observe::observer::{Event, EventSink, Observer};
     use crate::runtime::clock::{Clock, ManualClock};
 
     #[derive(Default)]
     struct Seen(Mutex<Vec<&'static str>>);
 
     impl Observer for Seen {
-        fn warned(&self, warning: &Warning) -> bool {
-            lock(&self.0).push(warning.code());
-            true
-        }
-
-        fn recovered(&self) -> bool {
-            lock(&self.0).push("recovered");
-            true
+        fn on(&self, event: &Event<'_>) {
+            match event {
+                Event::Warned(warning) => lock(&self.0).push(warning.code()),
+                Event::Recovered => lock(&self.0).push("recovered"),
+                _ => {}
+            }
         }
     }
 
     fn new(circuits: usize) -> (Availability, Arc<Seen>, ManualClock) {
         let (reports, clock) = (Arc::new(Seen::default()), ManualClock::new());
-        let sink = WarningSink::new(Some(reports.clone()), false, Clock::Manual(clock.clone()));
+        let sink =
+            WarningSink::new(EventSink::new(Some(reports.clone())), false, Clock::Manual(clock.clone()));
         let store = Arc::new(Store::memory(Clock::System, 1));
         (Availability::new(store, sink, "", circuits), reports, clock)
     }

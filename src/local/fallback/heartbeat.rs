@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::key::{HashTag, Keyspace};
 use crate::local::breaker::Breaker;
 use crate::observe::figures::Figures;
+use crate::observe::observer::Event;
 use crate::observe::warning::RepeatedWarning;
 use crate::runtime::background::Job;
 use crate::store::{Heartbeat, Publication, Store};
@@ -68,9 +69,7 @@ impl FallbackInner {
         let beat = Heartbeat { key, name, lifetime: LIFETIME };
         let count = self.store.count_in(beat, Deadline::new(CALL)).await?.max(1);
         self.instances.known.store(count, Ordering::Relaxed);
-        if let Some(observer) = &self.observer {
-            observer.counted(count);
-        }
+        self.events.notify(&Event::InstancesCounted(count));
         Ok(())
     }
 

@@ -11,6 +11,7 @@ use super::FallbackInner;
 use crate::connection::Deadline;
 use crate::error::Error;
 use crate::key::HashTag;
+use crate::observe::observer::Event;
 use crate::runtime::background::Job;
 use crate::store::{Target, Write};
 
@@ -92,10 +93,8 @@ impl FallbackInner {
         for (target, units) in self.table.unreconciled(self.clock.now_us(), |_| true) {
             *unreconciled.entry(target.gate.name.to_string()).or_default() += units;
         }
-        if let Some(observer) = &self.observer {
-            for (gate, units) in unreconciled {
-                observer.failed(&gate, &Error::unreconciled(units));
-            }
+        for (gate, units) in unreconciled {
+            self.events.notify(&Event::Failed { gate: &gate, error: &Error::unreconciled(units) });
         }
     }
 
@@ -138,8 +137,8 @@ impl FallbackInner {
     async fn reconcile_key(&self, target: &Target, units: u64) -> bool {
         let deadline = Deadline::new(self.deadline);
         let written = self.store.write(target, Write::Penalize { units }, deadline).await;
-        if let (Err(error), Some(observer)) = (&written, &self.observer) {
-            observer.failed(&target.gate.name, error);
+        if let Err(error) = &written {
+            self.events.notify(&Event::Failed { gate: &target.gate.name, error });
         }
         let store_stamp_us = written.as_ref().ok().map(|written| written.stamp_us);
         // A corrupt key never accepts them.

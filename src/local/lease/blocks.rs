@@ -8,6 +8,7 @@ use super::leased_gate::LeasedGate;
 use super::leased_key::{LeaseBlock, LeaseEntry};
 use super::settings::add;
 use super::slot::{Slot, Term};
+use crate::observe::observer::Event;
 use crate::store::Target;
 
 /// The blocks of a gate's leases. Counts the fate of their units.
@@ -49,7 +50,7 @@ impl Blocks {
         counters.returning.fetch_sub(units, Ordering::Relaxed);
         if was_returned {
             add(&counters.returned, units);
-            self.shared.notify(|observer, gate| observer.returned(gate, units));
+            self.shared.events.notify(&Event::Returned { gate: &self.shared.info.name, units });
         } else {
             self.shared.strand(units);
         }
@@ -73,7 +74,7 @@ impl Blocks {
     ) {
         let shared = &self.shared;
         add(&shared.counters.taken, taken.units);
-        shared.notify(|observer, gate| observer.leased(gate, taken.units));
+        shared.events.notify(&Event::Leased { gate: &shared.info.name, units: taken.units });
         let hold_us = shared.terms.hold_us;
         let block = LeaseBlock {
             units: u32::try_from(taken.units).unwrap_or(u32::MAX),

@@ -12,7 +12,7 @@ use super::packed_key::PackedKey;
 use super::queue::RequestQueue;
 use super::settings::{Counters, LeaseTerms, add};
 use super::table::LeaseTable;
-use crate::observe::observer::Observer;
+use crate::observe::observer::{Event, EventSink};
 use crate::runtime::background::Background;
 use crate::runtime::clock::Clock;
 use crate::runtime::sync::{Mutex, lock};
@@ -24,7 +24,7 @@ pub(super) struct LeasedGate {
     /// See [`Algorithm::is_stamp_the_end`](crate::quota::algorithm::Algorithm::is_stamp_the_end).
     pub(super) is_stamp_the_end: bool,
     pub(super) clock: Clock,
-    observer: Option<Arc<dyn Observer>>,
+    pub(super) events: EventSink,
     /// A random seed, so that clients cannot choose keys that collide.
     seed: [u64; 2],
     /// Created at the first demand.
@@ -43,7 +43,7 @@ impl LeasedGate {
         terms: LeaseTerms,
         info: &Arc<GateInfo>,
         clock: &Clock,
-        observer: Option<&Arc<dyn Observer>>,
+        events: &EventSink,
         background: &Arc<Background>,
     ) -> Self {
         let random = RandomState::new();
@@ -52,7 +52,7 @@ impl LeasedGate {
             is_stamp_the_end: info.quota.kind().algorithm().is_stamp_the_end(),
             info: info.clone(),
             clock: clock.clone(),
-            observer: observer.cloned(),
+            events: events.clone(),
             seed: [random.hash_one(0), random.hash_one(1) | 1],
             demand: OnceLock::new(),
             table: OnceLock::new(),
@@ -100,12 +100,6 @@ impl LeasedGate {
         }
     }
 
-    pub(super) fn notify(&self, event: impl FnOnce(&dyn Observer, &str)) {
-        if let Some(observer) = &self.observer {
-            event(&**observer, &self.info.name);
-        }
-    }
-
     /// Adds the units spent since the last report to the figures of the gate, and reports them to the observer. Only the
     /// worker calls it.
     pub(super) fn report_spent(&self) {
@@ -117,13 +111,13 @@ impl LeasedGate {
             if let Some(counters) = &self.info.counters {
                 counters.add_leased(units);
             }
-            self.notify(|observer, gate| observer.spent(gate, units));
+            self.events.notify(&Event::Spent { gate: &self.info.name, units });
         }
     }
 
     pub(super) fn strand(&self, units: u64) {
         add(&self.counters.stranded, units);
-        self.notify(|observer, gate| observer.stranded(gate, units));
+        self.events.notify(&Event::Stranded { gate: &self.info.name, units });
     }
 }
 

@@ -15,7 +15,7 @@ use super::slot::{Spend, Spent};
 use super::table::LeaseTable;
 use super::worker::{self, Upstream};
 use crate::decision::{Decision, Source};
-use crate::observe::observer::Observer;
+use crate::observe::observer::{Event, EventSink};
 use crate::runtime::background::Background;
 use crate::runtime::clock::Clock;
 use crate::runtime::sync::{Mutex, lock};
@@ -34,11 +34,11 @@ impl Leases {
         lease: Lease,
         info: &Arc<GateInfo>,
         clock: &Clock,
-        observer: Option<&Arc<dyn Observer>>,
+        events: &EventSink,
         background: &Arc<Background>,
     ) -> Option<Self> {
         let terms = lease.terms(&info.quota)?;
-        Some(Self(Arc::new(LeasedGate::new(terms, info, clock, observer, background))))
+        Some(Self(Arc::new(LeasedGate::new(terms, info, clock, events, background))))
     }
 
     /// Spends `cost` units of the key's lease. Returns `None` if there are not enough.
@@ -117,7 +117,7 @@ impl Leases {
             self.0.counters.returned.fetch_add(units, Ordering::Relaxed);
             self.0.counters.spent.fetch_sub(units, Ordering::Relaxed);
             if units > 0 {
-                self.0.notify(|observer, gate| observer.returned(gate, units));
+                self.0.events.notify(&Event::Returned { gate: &self.0.info.name, units });
             }
         }
     }

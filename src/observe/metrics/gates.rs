@@ -54,6 +54,7 @@ impl Gates {
 }
 
 /// The counters of one gate. Each is created at its first use: most gates never use most sources.
+#[derive(Default)]
 pub(super) struct GateMetrics {
     /// `None` for all gates without a slot.
     gate: Option<GateName>,
@@ -85,18 +86,7 @@ pub(super) struct LeaseMetrics {
 
 impl GateMetrics {
     fn new(gate: Option<GateName>) -> Self {
-        Self {
-            gate,
-            decisions: Default::default(),
-            near_limit: OnceLock::new(),
-            bans: OnceLock::new(),
-            debt_capped: OnceLock::new(),
-            grant_units: OnceLock::new(),
-            lease: OnceLock::new(),
-            settlements: OnceLock::new(),
-            permits: OnceLock::new(),
-            adaptive_limit: OnceLock::new(),
-        }
+        Self { gate, ..Self::default() }
     }
 
     #[inline]

@@ -1,20 +1,12 @@
 //! Log events for the operator.
 
-use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use tracing::{info, warn};
 
-use crate::error::Error;
-use crate::observe::observer::Observer;
-use crate::observe::warning::{RECOVERED, Warning};
+use crate::observe::observer::{Event, Observer};
+use crate::observe::warning::{Pace, RECOVERED};
 use crate::runtime::clock::Clock;
-
-/// The minimum time between two events of failures, or two of bans: while Redis is unavailable, every check fails, and
-/// an attack can begin many bans.
-const PAUSE_US: u64 = 1_000_000;
 
 /// Returns an observer that writes events, and then notifies the given observer, if any.
 pub(crate) fn with_events(observer: Option<Arc<dyn Observer>>) -> Option<Arc<dyn Observer>> {
@@ -24,84 +16,67 @@ pub(crate) fn with_events(observer: Option<Arc<dyn Observer>>) -> Option<Arc<dyn
     })
 }
 
+/// Limits failures and bans: while Redis is unavailable, every check fails, and an attack can begin many bans.
 #[derive(Default)]
 struct Events {
-    failures: Paced,
-    bans: Paced,
+    failures: Pace,
+    bans: Pace,
 }
 
-/// Limits the events of one kind.
-#[derive(Default)]
-struct Paced {
-    /// The earliest time of the next event, by this process's clock.
-    next_us: AtomicU64,
-    /// Occurrences since the last event.
-    left_out: AtomicU64,
-}
-
-impl Paced {
-    /// Counts an occurrence. If an event is due, returns the number of occurrences that had none.
-    fn occur(&self) -> Option<u64> {
-        let now_us = Clock::System.local_us();
-        let next_us = self.next_us.load(Ordering::Relaxed);
-        let is_due = now_us >= next_us
-            && self
-                .next_us
-                .compare_exchange(next_us, now_us + PAUSE_US, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok();
-        if !is_due {
-            self.left_out.fetch_add(1, Ordering::Relaxed);
-        }
-        is_due.then(|| self.left_out.swap(0, Ordering::Relaxed))
-    }
+/// Counts an occurrence. If an event is due, returns the number of occurrences that had none.
+fn left_out(pace: &Pace) -> Option<u64> {
+    pace.occur(Clock::System.local_us()).map(|occurrences| occurrences - 1)
 }
 
 impl Observer for Events {
-    fn failed(&self, gate: &str, error: &Error) {
-        if let Some(left_out) = self.failures.occur() {
-            warn!(target: "tidegate", gate, kind = error.kind(), error = %error.cause(), left_out, "no decision from Redis");
+    #[inline]
+    fn on(&self, event: &Event<'_>) {
+        // Keeps the path of each decision short.
+        if !matches!(event, Event::Decided(_)) {
+            self.log(event);
         }
     }
 
-    fn banned(&self, gate: &str, _: &dyn fmt::Display, lasts: Duration) {
-        if let Some(left_out) = self.bans.occur() {
-            info!(target: "tidegate", gate, ?lasts, left_out, "denials have banned a key");
-        }
-    }
-
-    fn warned(&self, warning: &Warning) -> bool {
-        let (code, occurrences) = (warning.code(), warning.occurrences());
-        warn!(target: "tidegate", code, occurrences, "{}", warning.message());
+    fn reports_warnings(&self) -> bool {
         tracing::dispatcher::has_been_set()
     }
+}
 
-    fn recovered(&self) -> bool {
-        info!(target: "tidegate", "{RECOVERED}");
-        tracing::dispatcher::has_been_set()
-    }
-
-    fn breaker(&self, is_open: bool) {
-        if is_open {
-            warn!(target: "tidegate", "circuit breaker opened: Redis does not answer, so checks are not sent to it");
-        } else {
-            info!(target: "tidegate", "circuit breaker closed: Redis answers again");
-        }
-    }
-
-    fn stranded(&self, gate: &str, units: u64) {
-        warn!(target: "tidegate", gate, units, "leased units could not be given back");
-    }
-
-    fn loaded(&self, rules: usize) {
-        info!(target: "tidegate", rules, "loaded rules, following their files");
-    }
-
-    fn reloaded(&self, rules: Result<usize, &Error>) {
-        match rules {
-            Ok(rules) => info!(target: "tidegate", rules, "reloaded rules"),
-            Err(error) => {
-                warn!(target: "tidegate", error = %error, "rules files contain an error: the previous rules stay active")
+impl Events {
+    fn log(&self, event: &Event<'_>) {
+        match *event {
+            Event::Failed { gate, error } => {
+                if let Some(left_out) = left_out(&self.failures) {
+                    warn!(target: "tidegate", gate, kind = error.kind(), error = %error.cause(), left_out, "no decision from Redis");
+                }
             }
+            Event::Banned { gate, lasts, .. } => {
+                if let Some(left_out) = left_out(&self.bans) {
+                    info!(target: "tidegate", gate, ?lasts, left_out, "denials have banned a key");
+                }
+            }
+            Event::Warned(warning) => {
+                let (code, occurrences) = (warning.code(), warning.occurrences());
+                warn!(target: "tidegate", code, occurrences, "{}", warning.message());
+            }
+            Event::Recovered => info!(target: "tidegate", "{RECOVERED}"),
+            Event::BreakerOpened => {
+                warn!(target: "tidegate", "circuit breaker opened: Redis does not answer, so checks are not sent to it");
+            }
+            Event::BreakerClosed => {
+                info!(target: "tidegate", "circuit breaker closed: Redis answers again");
+            }
+            Event::Stranded { gate, units } => {
+                warn!(target: "tidegate", gate, units, "leased units could not be given back");
+            }
+            Event::RulesLoaded(rules) => {
+                info!(target: "tidegate", rules, "loaded rules, following their files");
+            }
+            Event::RulesReloaded(Ok(rules)) => info!(target: "tidegate", rules, "reloaded rules"),
+            Event::RulesReloaded(Err(error)) => {
+                warn!(target: "tidegate", error = %error, "rules files contain an error: the previous rules stay active");
+            }
+            _ => {}
         }
     }
 }

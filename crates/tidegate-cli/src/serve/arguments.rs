@@ -20,10 +20,11 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory};
 use serde_json::{Value, json};
+use tidegate_rules::similar_name;
 use tidegate_server::{Admin, AdminTokens, AdminTokensError, Role, audit_json};
 
 use super::config_file::is_word;
-use super::setting::{Kind, Origin, PREFIX, Setting, SettingValue, nearest, settings};
+use super::setting::{Kind, Origin, PREFIX, Setting, SettingValue, settings};
 use super::{config_file, from_env, relations};
 use crate::args::{AdminPort, Cli, Serve};
 use crate::connect::{PASSWORD_VARIABLE, VARIABLE};
@@ -177,7 +178,7 @@ fn environment(settings: &[Setting], warnings: &mut Vec<String>) -> Result<Vec<S
         // Others are ignored: Kubernetes sets such as TIDEGATE_SERVICE_HOST for a service with this name.
         // Without the prefix, which makes unlike names similar.
         let names = known.iter().filter_map(|known| known.strip_prefix(PREFIX));
-        if let Some(near) = nearest(&variable[PREFIX.len()..], names) {
+        if let Some(near) = similar_name(&variable[PREFIX.len()..], names) {
             warnings.push(format!("unknown variable {variable} is ignored: did you mean {PREFIX}{near}?"));
         }
     }

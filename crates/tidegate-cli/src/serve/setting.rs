@@ -3,6 +3,7 @@
 use std::fmt;
 
 use clap::{Arg, ArgAction, CommandFactory};
+use tidegate_rules::similar_name;
 
 use crate::args::Cli;
 use crate::connect::VARIABLE;
@@ -11,8 +12,6 @@ use crate::connect::VARIABLE;
 pub(crate) const PREFIX: &str = "TIDEGATE_";
 /// Arguments that are no settings: they say where settings come from, or do something else than serve.
 const NO_SETTINGS: [&str; 5] = ["config", "from-env", "check", "help", "version"];
-/// The maximum number of edits between a word and the name that a message suggests.
-const MAX_EDITS: usize = 3;
 
 /// A setting of `serve`.
 #[derive(Debug)]
@@ -95,18 +94,7 @@ impl Setting {
 
 /// Returns the name of the setting that a word may mean.
 pub(crate) fn closest<'s>(word: &str, settings: &'s [Setting]) -> Option<&'s str> {
-    nearest(&word.to_lowercase().replace('-', "_"), settings.iter().map(|setting| &*setting.name))
-}
-
-/// Returns the name that is similar to a word, if any is.
-pub(crate) fn nearest<'n>(word: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
-    // The distance takes time that grows with the product of both lengths.
-    if word.len() > 100 {
-        return None;
-    }
-    let near = names.map(|name| (strsim::damerau_levenshtein(word, name), name));
-    let (edits, name) = near.min_by_key(|(edits, _)| *edits)?;
-    (edits <= MAX_EDITS && edits * 3 <= name.len()).then_some(name)
+    similar_name(&word.replace('-', "_"), settings.iter().map(|setting| &*setting.name))
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::routing::get;
 use axum::{Extension, Router};
 use http::{Method, Request, StatusCode};
-use tidegate::{Limiter, ManualClock, Observer, Quota, Warning};
+use tidegate::{Event, Limiter, ManualClock, Observer, Quota, Warning};
 use tidegate_http::{ClientIp, GateRule, Key, MissingKey, OnError, PeerAddr, RateLimitLayer, Reason};
 use tidegate_rules::Rules;
 use tower::{Layer, ServiceExt};
@@ -22,8 +22,13 @@ const HOUR: Duration = Duration::from_secs(3_600);
 struct Warnings(Arc<Mutex<Vec<Warning>>>);
 
 impl Observer for Warnings {
-    fn warned(&self, warning: &Warning) -> bool {
-        self.0.lock().unwrap().push(warning.clone());
+    fn on(&self, event: &Event<'_>) {
+        if let Event::Warned(warning) = *event {
+            self.0.lock().unwrap().push(warning.clone());
+        }
+    }
+
+    fn reports_warnings(&self) -> bool {
         true
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::{Request, StatusCode};
-use tidegate::{Decision, Limiter, ManualClock, Observer, Quota, Rate, Switch};
+use tidegate::{Event, Limiter, ManualClock, Observer, Quota, Rate, Switch};
 use tidegate_http::{Key, RateLimitLayer};
 use tidegate_testkit::{Fault, Proxy, Server};
 use tokio::task::JoinHandle;
@@ -29,13 +29,17 @@ struct Counts {
 }
 
 impl Observer for Counts {
-    fn decided(&self, decision: &Decision) {
-        let count = if decision.is_allowed() { &self.admitted } else { &self.denied };
-        count.fetch_add(1, Ordering::SeqCst);
-    }
-
-    fn called(&self, _checks: usize, _groups: usize, _took: Duration) {
-        self.calls.fetch_add(1, Ordering::SeqCst);
+    fn on(&self, event: &Event<'_>) {
+        match *event {
+            Event::Decided(decision) => {
+                let count = if decision.is_allowed() { &self.admitted } else { &self.denied };
+                count.fetch_add(1, Ordering::SeqCst);
+            }
+            Event::Called { .. } => {
+                self.calls.fetch_add(1, Ordering::SeqCst);
+            }
+            _ => {}
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use tidegate::redact::RedactedKey;
-use tidegate::{Check, Decision, Error, Gate, Limiter, Source, Switch};
+use tidegate::{Check, Decision, Error, Event, Gate, Limiter, Source, Switch};
 
 use super::gates::RuleGates;
 use crate::decision::{RuleOutcome, RuleResult, RulesDecision};
@@ -206,10 +206,9 @@ impl<'r> Plan<'r> {
 
     /// Notifies the observer of the decisions that need no check.
     pub(super) fn notify(&self, limiter: &Limiter, descriptors: &[Descriptor<'_>]) {
-        let Some(observer) = limiter.observer() else { return };
         for (outcome, descriptor) in self.outcomes.iter().zip(descriptors) {
             if let (Some(decision), true) = (outcome.decision(), descriptor.hits > 0) {
-                observer.decided(decision);
+                limiter.notify(&Event::Decided(decision));
             }
         }
     }

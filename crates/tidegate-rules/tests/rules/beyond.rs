@@ -1,12 +1,11 @@
 //! Settings that Envoy's format does not have, and the names of counts.
 
 use std::collections::HashSet;
-use std::fmt::Display;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate::{Decision, Limiter, ManualClock, Observer, OnFailure, Source, Stub};
+use tidegate::{Event, Limiter, ManualClock, Observer, OnFailure, Source, Stub};
 use tidegate_rules::{Descriptor, Mode, RuleResult, Rules, RulesLimiter};
 
 use crate::support::fixture::builder_as_is;
@@ -72,14 +71,21 @@ async fn cost_is_charged_for_each_hit() {
 struct Decisions(Arc<Mutex<Vec<String>>>);
 
 impl Observer for Decisions {
-    fn decided(&self, decision: &Decision) {
-        let text =
-            format!("{} {}", decision.gate(), if decision.is_allowed() { "allowed" } else { "denied" });
-        self.0.lock().unwrap().push(text);
-    }
-
-    fn denied(&self, gate: &str, _: &dyn Display) {
-        self.0.lock().unwrap().push(format!("{gate} denied a key"));
+    fn on(&self, event: &Event<'_>) {
+        match *event {
+            Event::Decided(decision) => {
+                let text = format!(
+                    "{} {}",
+                    decision.gate(),
+                    if decision.is_allowed() { "allowed" } else { "denied" }
+                );
+                self.0.lock().unwrap().push(text);
+            }
+            Event::Denied { gate, .. } => {
+                self.0.lock().unwrap().push(format!("{gate} denied a key"));
+            }
+            _ => {}
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use tidegate::{Decision, Limiter, Observer, Quota, Switch};
+use tidegate::{Decision, Event, Limiter, Observer, Quota, Switch};
 use tidegate_rules::{Descriptor, RuleResult, Rules, RulesDecision, RulesLimiter};
 
 use crate::support::acquired::AcquiredParts;
@@ -122,8 +122,10 @@ async fn gate_of_a_candidate_can_be_switched_and_still_denies_no_request() {
 struct Recorder(Arc<Mutex<Vec<String>>>);
 
 impl Observer for Recorder {
-    fn decided(&self, decision: &Decision) {
-        self.0.lock().unwrap().push(format!("{} {}", decision.gate(), decision.outcome()));
+    fn on(&self, event: &Event<'_>) {
+        if let Event::Decided(decision) = event {
+            self.0.lock().unwrap().push(format!("{} {}", decision.gate(), decision.outcome()));
+        }
     }
 }
 

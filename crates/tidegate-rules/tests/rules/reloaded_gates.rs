@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::sync::{Arc, Mutex};
 
-use tidegate::{Builder, Decision, Limiter, ManualClock, Observer, OnFailure, Source};
+use tidegate::{Builder, Decision, Event, Limiter, ManualClock, Observer, OnFailure, Source};
 use tidegate_rules::{Descriptor, Loader, ReloadingRules};
 
 use super::loading::Folder;
@@ -18,12 +18,16 @@ const LEASED: &str = "rate_limit: { unit: day, requests_per_unit: 100, lease: { 
 struct LeaseUnits(Arc<Mutex<BTreeMap<String, (u64, u64)>>>);
 
 impl Observer for LeaseUnits {
-    fn leased(&self, gate: &str, units: u64) {
-        self.0.lock().unwrap().entry(gate.to_owned()).or_default().0 += units;
-    }
-
-    fn returned(&self, gate: &str, units: u64) {
-        self.0.lock().unwrap().entry(gate.to_owned()).or_default().1 += units;
+    fn on(&self, event: &Event<'_>) {
+        match *event {
+            Event::Leased { gate, units } => {
+                self.0.lock().unwrap().entry(gate.to_owned()).or_default().0 += units;
+            }
+            Event::Returned { gate, units } => {
+                self.0.lock().unwrap().entry(gate.to_owned()).or_default().1 += units;
+            }
+            _ => {}
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::sync::{Arc, Mutex};
 
-use tidegate::{Error, Limiter, Observer};
+use tidegate::{Error, Event, Limiter, Observer};
 use tidegate_rules::{Descriptor, Loader, ReloadingRules};
 
 use super::loading::Folder;
@@ -14,8 +14,10 @@ use crate::support::fixture::{builder, namespace, soon};
 pub(super) struct Reloads(Arc<Mutex<Vec<Result<usize, String>>>>);
 
 impl Observer for Reloads {
-    fn reloaded(&self, rules: Result<usize, &Error>) {
-        self.0.lock().unwrap().push(rules.map_err(Error::to_string));
+    fn on(&self, event: &Event<'_>) {
+        if let Event::RulesReloaded(rules) = *event {
+            self.0.lock().unwrap().push(rules.map_err(Error::to_string));
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tidegate::{Error, Limiter, Observer};
+use tidegate::{Event, Limiter, Observer};
 use tidegate_rules::{Descriptor, Loader, RulesLimiter};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::time::MissedTickBehavior;
@@ -272,8 +272,10 @@ impl ConfigMap {
 struct Counted(Arc<[AtomicU64; 2]>);
 
 impl Observer for Counted {
-    fn reloaded(&self, rules: Result<usize, &Error>) {
-        self.0[usize::from(rules.is_err())].fetch_add(1, Ordering::Relaxed);
+    fn on(&self, event: &Event<'_>) {
+        if let Event::RulesReloaded(rules) = *event {
+            self.0[usize::from(rules.is_err())].fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 

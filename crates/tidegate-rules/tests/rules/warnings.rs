@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use tidegate::{Limiter, ManualClock, Observer, Warning};
+use tidegate::{Event, Limiter, ManualClock, Observer, Warning};
 use tidegate_rules::{Descriptor, Loader, Rules};
 
 use super::loading::Folder;
@@ -208,8 +208,13 @@ pub(super) fn describe(rules: &Rules) -> Vec<String> {
 struct Warned(Arc<Mutex<Vec<Warning>>>);
 
 impl Observer for Warned {
-    fn warned(&self, warning: &Warning) -> bool {
-        self.0.lock().unwrap().push(warning.clone());
+    fn on(&self, event: &Event<'_>) {
+        if let Event::Warned(warning) = *event {
+            self.0.lock().unwrap().push(warning.clone());
+        }
+    }
+
+    fn reports_warnings(&self) -> bool {
         true
     }
 }

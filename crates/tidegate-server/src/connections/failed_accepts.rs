@@ -59,7 +59,7 @@ impl FailedAccepts {
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    use tidegate::{ManualClock, Observer, Warning};
+    use tidegate::{Event, ManualClock, Observer};
 
     use super::*;
 
@@ -67,8 +67,13 @@ mod tests {
     struct Seen(Mutex<Vec<String>>);
 
     impl Observer for Seen {
-        fn warned(&self, warning: &Warning) -> bool {
-            self.0.lock().unwrap().push(warning.message().to_owned());
+        fn on(&self, event: &Event<'_>) {
+            if let Event::Warned(warning) = event {
+                self.0.lock().unwrap().push(warning.message().to_owned());
+            }
+        }
+
+        fn reports_warnings(&self) -> bool {
             true
         }
     }

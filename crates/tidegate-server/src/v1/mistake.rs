@@ -1,8 +1,7 @@
 //! Describes mistakes in a body, with the name that was probably meant.
 
 use serde_path_to_error::Error;
-
-use crate::similar_name::closest;
+use tidegate_rules::similar_name;
 
 /// Returns the place and the cause of a mistake, with a hint if a name is similar to a known one.
 pub(super) fn describe(error: &Error<serde_json::Error>) -> String {
@@ -54,7 +53,7 @@ fn misspelled(message: &str) -> Option<&str> {
     // The unknown name can contain anything, so the known ones are read from the end.
     let (before, known) = message.rsplit_once(", expected ")?;
     let unknown = before.split_once('`')?.1.strip_suffix('`')?;
-    closest(unknown, known.split('`').skip(1).step_by(2))
+    similar_name(unknown, known.split('`').skip(1).step_by(2))
 }
 
 // Errors of the library, in the terms of this API: the library names its functions and types.

@@ -1,11 +1,10 @@
 //! What a request asks about: descriptors of rules, or keys of gates.
 
 use tidegate::{Check, Gate, Quota};
-use tidegate_rules::{Descriptor, Explanation, RulesLimiter};
+use tidegate_rules::{Descriptor, Explanation, RulesLimiter, similar_name};
 
 use super::problem::Problem;
 use super::request::{GateCheck, RequestDescriptor};
-use crate::similar_name::closest;
 
 /// The maximum number of descriptors or checks of a request. All are one atomic step in Redis, which serves no other
 /// client meanwhile.
@@ -136,7 +135,7 @@ fn gate(rules: &RulesLimiter, check: &GateCheck) -> Result<Gate, Problem> {
 fn unknown(rules: &RulesLimiter, name: &str) -> Problem {
     let known: Vec<String> =
         rules.rules().iter().take(MAX_COMPARED_RULES).map(|rule| rule.gate_name()).collect();
-    let near = closest(name, known.iter().map(String::as_str));
+    let near = similar_name(name, known.iter().map(String::as_str));
     let near = near.map_or_else(|| ".".to_owned(), |near| format!("; did you mean `{near}`?"));
     let is_valid = rules.limiter().try_gate(name, Quota::in_flight(1));
     match is_valid {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidegate::{Limiter, Observer, Warning};
+use tidegate::{Event, Limiter, Observer};
 use tidegate_rules::{Loader, Rules};
 use tidegate_server::{Admin, RateLimitService, Server, ServiceMetrics};
 use tonic::Code;
@@ -221,8 +221,13 @@ async fn rejected_tokens_are_counted_and_reported_without_the_token() {
 struct Warnings(Arc<Mutex<Vec<String>>>);
 
 impl Observer for Warnings {
-    fn warned(&self, warning: &Warning) -> bool {
-        self.0.lock().unwrap().push(warning.to_string());
+    fn on(&self, event: &Event<'_>) {
+        if let Event::Warned(warning) = event {
+            self.0.lock().unwrap().push(warning.to_string());
+        }
+    }
+
+    fn reports_warnings(&self) -> bool {
         true
     }
 }

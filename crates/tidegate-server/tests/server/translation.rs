@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use prost_types::value::Kind;
 use serde_json::{Value, json};
-use tidegate::{Limiter, ManualClock, Observer, OnFailure, Warning};
+use tidegate::{Event, Limiter, ManualClock, Observer, OnFailure};
 use tidegate_http::{Draft, Headers};
 use tidegate_server::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 use tidegate_server::proto::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus};
@@ -573,8 +573,13 @@ async fn failure_policy_decides_while_redis_is_away() {
 struct Warnings(Mutex<Vec<String>>);
 
 impl Observer for Warnings {
-    fn warned(&self, warning: &Warning) -> bool {
-        self.0.lock().unwrap().push(warning.to_string());
+    fn on(&self, event: &Event<'_>) {
+        if let Event::Warned(warning) = event {
+            self.0.lock().unwrap().push(warning.to_string());
+        }
+    }
+
+    fn reports_warnings(&self) -> bool {
         true
     }
 }

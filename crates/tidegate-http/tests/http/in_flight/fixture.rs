@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body::{Body, Frame};
 use http_body_util::BodyExt;
-use tidegate::{Error, Gate, Limiter, ManualClock, Observer, Quota, Warning};
+use tidegate::{Event, Gate, Limiter, ManualClock, Observer, Quota};
 use tidegate_http::{BodyError, RateLimitLayer, ResponseBody};
 use tidegate_testkit::Server;
 use tokio::sync::mpsc;
@@ -24,8 +24,10 @@ pub(super) const SLOTS: u64 = 10;
 struct Failures;
 
 impl Observer for Failures {
-    fn failed(&self, gate: &str, error: &Error) {
-        eprintln!("{gate}: {error}");
+    fn on(&self, event: &Event<'_>) {
+        if let Event::Failed { gate, error } = *event {
+            eprintln!("{gate}: {error}");
+        }
     }
 }
 
@@ -34,8 +36,13 @@ impl Observer for Failures {
 pub(super) struct Codes(Arc<Mutex<Vec<&'static str>>>);
 
 impl Observer for Codes {
-    fn warned(&self, warning: &Warning) -> bool {
-        self.0.lock().unwrap().push(warning.code());
+    fn on(&self, event: &Event<'_>) {
+        if let Event::Warned(warning) = event {
+            self.0.lock().unwrap().push(warning.code());
+        }
+    }
+
+    fn reports_warnings(&self) -> bool {
         true
     }
 }

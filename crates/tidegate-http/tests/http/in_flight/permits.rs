@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::{Empty, Full};
-use tidegate::{Limiter, Observer, Quota};
+use tidegate::{Event, Limiter, Observer, Quota};
 use tower::{Layer, ServiceExt, service_fn};
 
 use super::fixture::{Open, SLOTS, data, gates, held, holds, layer};
@@ -67,8 +67,10 @@ async fn body_is_dropped_before_its_permit_is_released() {
     #[derive(Clone, Default)]
     struct Events(Arc<Mutex<Vec<&'static str>>>);
     impl Observer for Events {
-        fn permits_held(&self, _gate: &str, change: i64) {
-            self.0.lock().unwrap().push(if change > 0 { "acquired" } else { "released" });
+        fn on(&self, event: &Event<'_>) {
+            if let Event::PermitsHeld { change, .. } = *event {
+                self.0.lock().unwrap().push(if change > 0 { "acquired" } else { "released" });
+            }
         }
     }
     let events = Events::default();

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::StatusCode;
-use tidegate::{Decision, Limiter, ManualClock, Observer, OnFailure, Quota, Rate, Stub};
+use tidegate::{Event, Limiter, ManualClock, Observer, OnFailure, Quota, Rate, Stub};
 use tidegate_http::{GateRule, Key, RateLimitLayer};
 
 use super::fixture::{Open, held, holds, memory_with, stores};
@@ -19,8 +19,10 @@ const SECOND: Duration = Duration::from_secs(1);
 struct Denials(Arc<AtomicUsize>);
 
 impl Observer for Denials {
-    fn decided(&self, decision: &Decision) {
-        self.0.fetch_add(usize::from(!decision.is_allowed()), Ordering::SeqCst);
+    fn on(&self, event: &Event<'_>) {
+        if let Event::Decided(decision) = event {
+            self.0.fetch_add(usize::from(!decision.is_allowed()), Ordering::SeqCst);
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::StatusCode;
-use tidegate::{Error, Limiter, ManualClock, Observer};
+use tidegate::{Error, Event, Limiter, ManualClock, Observer};
 use tidegate_http::{Descriptors, Key, RateLimitLayer};
 use tidegate_rules::{Loader, Rules};
 
@@ -18,8 +18,10 @@ use crate::support::fixture::{limiter, soon};
 struct Reloads(Arc<Mutex<Vec<String>>>);
 
 impl Observer for Reloads {
-    fn reloaded(&self, rules: Result<usize, &Error>) {
-        self.0.lock().unwrap().push(rules.map_or_else(Error::to_string, |count| count.to_string()));
+    fn on(&self, event: &Event<'_>) {
+        if let Event::RulesReloaded(rules) = *event {
+            self.0.lock().unwrap().push(rules.map_or_else(Error::to_string, |count| count.to_string()));
+        }
     }
 }
 
