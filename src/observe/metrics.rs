@@ -173,14 +173,16 @@ impl Metrics {
         let register = &self.register;
         let series = |gate| self.gates.named(gate);
         let permits = |gate| series(gate).permits(register);
+        // For rare events, which the registry may look up.
+        let counter = |metric, gate| register.counter(metric, &[("gate", series(gate).name())]);
         match *event {
-            Event::Banned { gate, .. } => series(gate).bans(register).increment(1),
+            Event::Banned { gate, .. } => counter(&names::BANS, gate).increment(1),
             Event::Granted { gate, granted, denied } => {
                 let [allowed_units, denied_units] = series(gate).grant_units(register);
                 allowed_units.increment(granted);
                 denied_units.increment(denied);
             }
-            Event::DebtCapped { gate, units } => series(gate).debt_capped(register).increment(units),
+            Event::DebtCapped { gate, units } => counter(&names::DEBT_CAPPED, gate).increment(units),
             Event::Waited(took) if fastrand::u32(..ONE_IN) == 0 => self.wait.record(took),
             Event::Failed { error, .. } => self.failed(error),
             Event::Warned(warning) => {
@@ -209,7 +211,8 @@ impl Metrics {
             Event::PermitsLapsed { gate, units } => permits(gate).lapsed.increment(units),
             Event::PermitsRestored { gate, units } => permits(gate).restored.increment(units),
             Event::LimitAdapted { gate, limit } => {
-                series(gate).adaptive_limit(register).set(limit as f64);
+                let gauge = register.gauge(&names::ADAPTIVE_LIMIT, &[("gate", series(gate).name())]);
+                gauge.set(limit as f64);
             }
             Event::InstancesCounted(instances) => {
                 let gauge = self.instances.get_or_init(|| register.gauge(&names::INSTANCES, &[]));

@@ -60,13 +60,10 @@ pub(super) struct GateMetrics {
     gate: Option<GateName>,
     decisions: [[OnceLock<Counter>; SOURCES]; OUTCOMES],
     near_limit: OnceLock<Counter>,
-    bans: OnceLock<Counter>,
-    debt_capped: OnceLock<Counter>,
     grant_units: OnceLock<[Counter; GRANTED.len()]>,
     lease: OnceLock<LeaseMetrics>,
     settlements: OnceLock<[Counter; Settlement::ALL.len()]>,
     permits: OnceLock<PermitMetrics>,
-    adaptive_limit: OnceLock<Gauge>,
 }
 
 /// The counters of a gate with an in-flight limit.
@@ -109,14 +106,6 @@ impl GateMetrics {
         self.near_limit.get_or_init(|| register.counter(&names::NEAR_LIMIT, &[("gate", self.name())]))
     }
 
-    pub(super) fn debt_capped(&self, register: &Register) -> &Counter {
-        self.debt_capped.get_or_init(|| register.counter(&names::DEBT_CAPPED, &[("gate", self.name())]))
-    }
-
-    pub(super) fn bans(&self, register: &Register) -> &Counter {
-        self.bans.get_or_init(|| register.counter(&names::BANS, &[("gate", self.name())]))
-    }
-
     /// Returns the counters of granted and of denied units.
     pub(super) fn grant_units(&self, register: &Register) -> &[Counter; GRANTED.len()] {
         let counter =
@@ -152,11 +141,8 @@ impl GateMetrics {
         })
     }
 
-    pub(super) fn adaptive_limit(&self, register: &Register) -> &Gauge {
-        self.adaptive_limit.get_or_init(|| register.gauge(&names::ADAPTIVE_LIMIT, &[("gate", self.name())]))
-    }
-
-    fn name(&self) -> &str {
+    /// Returns the value of the label `gate`.
+    pub(super) fn name(&self) -> &str {
         self.gate.as_deref().unwrap_or(OTHER)
     }
 }

@@ -25,7 +25,7 @@ struct Events {
 
 /// Counts an occurrence. If an event is due, returns the number of occurrences that had none.
 fn left_out(pace: &Pace) -> Option<u64> {
-    pace.occur(Clock::System.local_us()).map(|occurrences| occurrences - 1)
+    pace.occur(Clock::System.local_us()).map(|occurrences| occurrences.saturating_sub(1))
 }
 
 impl Observer for Events {
