@@ -108,10 +108,10 @@ fn house_is_within_its_budgets() {
     const PUBLIC_FUNCTIONS: usize = 368;
     const LINES: [(&str, usize); 6] = [
         ("src", 23_195),
-        ("crates/tidegate-cli/src", 5_170),
+        ("crates/tidegate-cli/src", 5_150),
         ("crates/tidegate-http/src", 5_150),
-        ("crates/tidegate-rules/src", 5_310),
-        ("crates/tidegate-server/src", 10_270),
+        ("crates/tidegate-rules/src", 5_380),
+        ("crates/tidegate-server/src", 10_190),
         ("lua", 2_390),
     ];
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
