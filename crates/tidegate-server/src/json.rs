@@ -10,7 +10,7 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor}
 
 use crate::proto;
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use crate::similar_name::closest;
+use tidegate::admin::closest;
 
 struct Descriptors {
     request: MessageDescriptor,

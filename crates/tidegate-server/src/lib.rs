@@ -40,7 +40,6 @@ mod server_error;
 mod service;
 mod service_error;
 mod shortened;
-mod similar_name;
 mod tls;
 mod trace;
 mod trace_context;

@@ -2,7 +2,7 @@
 
 use serde_path_to_error::Error;
 
-use crate::similar_name::closest;
+use tidegate::admin::closest;
 
 /// Returns the place and the cause of a mistake, with a hint if a name is similar to a known one.
 pub(super) fn describe(error: &Error<serde_json::Error>) -> String {

@@ -5,7 +5,7 @@ use tidegate_rules::{Descriptor, Explanation, RulesLimiter};
 
 use super::problem::Problem;
 use super::request::{GateCheck, RequestDescriptor};
-use crate::similar_name::closest;
+use tidegate::admin::closest;
 
 /// The maximum number of descriptors or checks of a request. All are one atomic step in Redis, which serves no other
 /// client meanwhile.
