@@ -3,8 +3,8 @@
 //!
 //! Not covered by semantic versioning: a minor version may change what is here.
 //!
-//! An [`Inspector`] finds keys with SCAN, one [`Page`] at a time, on each node of a cluster. The command line
-//! uses it.
+//! An [`Inspector`] finds keys with SCAN, one [`Page`] at a time, on each node of a cluster. [`Changes`] makes and records
+//! the changes of operators. The command line and the console use both.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), tidegate::Error> {
@@ -22,6 +22,7 @@
 //! ```
 
 mod audit;
+mod changes;
 mod display;
 mod figures;
 mod fleet;
@@ -30,10 +31,12 @@ mod holds;
 mod instances;
 mod key_search;
 mod name;
+mod quota_text;
 mod ranking;
 mod redis_load;
 mod releases;
 mod scan;
+mod similar;
 pub mod top_keys;
 mod usage;
 
@@ -44,24 +47,29 @@ use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
 pub use self::audit::{AuditEntry, AuditRecord};
+pub use self::changes::{
+    Action, Author, Change, ChangedGate, Changes, CheckedChange, Effect, GivenKey, Made, Refusal,
+};
 pub use self::display::{human, units, visible};
 pub use self::figures::{FigureBucket, FleetFigures, GateFigures, Instance, LatencyFigures};
 use self::holders::MAX_HOLDERS;
 pub use self::holders::{Holder, Holders};
 use self::holds::MAX_HOLDS;
 pub use self::holds::{FoundHold, KeyHolds};
-pub use self::name::{Name, NotState, Shape, decoded_key};
+use self::name::decoded_key;
+pub use self::name::{Name, NotState, Shape};
+pub use self::quota_text::{parse_rate, quota_of};
 pub use self::ranking::Ranking;
 pub use self::redis_load::RedisLoad;
 pub use self::releases::ReleaseInbox;
 pub use self::scan::{OtherKey, Page, Scan};
+pub use self::similar::{did_you_mean, listed};
 pub use self::usage::{CountedDenials, Found, KeyStates, Usage};
 use crate::connection::{CallTarget, Connection};
 use crate::error::Error;
 use crate::key::HashTag;
 use crate::key::keyed_hash::KeyedHash;
 use crate::limiter::Limiter;
-use crate::local::overrides::Override;
 use crate::pipeline::Pipeline;
 use crate::quota::algorithm::{MAX_DEBT, Storage};
 use crate::script;
@@ -114,10 +122,10 @@ impl Inspector {
 
     /// Returns the possible forms of a key in Redis, for [`scan_key`](Self::scan_key): under
     /// [`KeyMode::Hmac`](crate::KeyMode::Hmac) the HMAC, and in every mode the form of
-    /// [`KeyMode::Clear`](crate::KeyMode::Clear).
+    /// [`KeyMode::Clear`](crate::KeyMode::Clear). Of a hash, only the hash itself.
     #[must_use]
-    pub fn stored_forms(&self, key: &[u8]) -> Vec<String> {
-        self.0.pipeline.keyspace().stored_forms(key)
+    pub fn stored_forms(&self, key: &GivenKey) -> Vec<String> {
+        key.forms(self.0.pipeline.keyspace())
     }
 
     /// Returns a scan for the states of one key, in all gates or in one. `written` is the key as written in
@@ -217,7 +225,7 @@ impl Inspector {
     /// # Errors
     ///
     /// [`Error::is_unavailable`] if Redis did not answer.
-    pub async fn remove_denials(&self, name: &Name) -> Result<(), Error> {
+    async fn remove_denials(&self, name: &Name) -> Result<(), Error> {
         let args = |command: &mut Cmd| {
             command.arg(1).arg(name.denials_key());
         };
@@ -231,7 +239,7 @@ impl Inspector {
     /// # Errors
     ///
     /// [`Error::is_unavailable`] if Redis did not answer. Some of the keys may have been removed.
-    pub async fn remove(&self, names: &[Name]) -> Result<u64, Error> {
+    async fn remove(&self, names: &[Name]) -> Result<u64, Error> {
         let mut removed = 0;
         for ((hash_tag, ..), part) in call_parts(names) {
             let args = |command: &mut Cmd| {
@@ -256,7 +264,7 @@ impl Inspector {
     ///
     /// - [`Error::is_corrupt_state`] if tidegate did not write the content of the key.
     /// - [`Error::is_unavailable`] if Redis did not answer. Lifting a block is sent at most once.
-    pub async fn block(&self, found: &Found, duration: Duration) -> Result<(), Error> {
+    async fn block(&self, found: &Found, duration: Duration) -> Result<(), Error> {
         let Name { gate, redis_key, hash_tag, .. } = &found.name;
         let gate = Arc::new(self.0.pipeline.gate_info(gate, found.quota()?)?);
         let (redis_key, hash_tag) = (redis_key.clone(), *hash_tag);
@@ -273,25 +281,6 @@ impl Inspector {
     /// [`Error::is_unavailable`] if Redis did not answer.
     pub async fn read_overrides(&self) -> Result<(), Error> {
         self.0.pipeline.read_overrides().await
-    }
-
-    /// Returns the active overrides, as [`Control::overrides`](crate::Control::overrides) does.
-    ///
-    /// # Errors
-    ///
-    /// As [`Control::overrides`](crate::Control::overrides).
-    pub async fn overrides(&self) -> Result<Vec<Override>, Error> {
-        self.0.pipeline.all_overrides().await
-    }
-
-    /// Removes the override of a key in one of its [stored forms](Self::stored_forms). Succeeds if there is
-    /// none.
-    ///
-    /// # Errors
-    ///
-    /// As [`Control::end_override`](crate::Control::end_override).
-    pub async fn end_override(&self, gate: &str, written: &str) -> Result<(), Error> {
-        self.0.pipeline.overrides_for(gate)?.set_override(gate, written, None, None).await
     }
 
     /// Reads the rows of these keys. The outer error fails the call, an inner one a single key.

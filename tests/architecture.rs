@@ -105,13 +105,13 @@ fn no_rooms_import_each_other_in_a_circle() {
 fn house_is_within_its_budgets() {
     const ROOMS: usize = 17;
     const FLOORS: usize = 12;
-    const PUBLIC_FUNCTIONS: usize = 368;
+    const PUBLIC_FUNCTIONS: usize = 376;
     const LINES: [(&str, usize); 6] = [
-        ("src", 23_195),
-        ("crates/tidegate-cli/src", 5_150),
-        ("crates/tidegate-http/src", 5_150),
-        ("crates/tidegate-rules/src", 5_380),
-        ("crates/tidegate-server/src", 10_190),
+        ("src", 23_750),
+        ("crates/tidegate-cli/src", 4_990),
+        ("crates/tidegate-http/src", 5_070),
+        ("crates/tidegate-rules/src", 5_400),
+        ("crates/tidegate-server/src", 9_520),
         ("lua", 2_390),
     ];
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::usage::KeyStates;
-use super::{Inspector, Name, Page, Shape};
+use super::{GivenKey, Inspector, Name, Shape};
 use crate::error::Error;
 
 /// The maximum states of one key. A namespace has far fewer gates.
@@ -12,24 +12,20 @@ const MAX_STATES: usize = 10_000;
 /// # Searches
 impl Inspector {
     /// Finds the states of a key at one gate or at all gates, by scanning all keys. `written` has its
-    /// [stored forms](Self::stored_forms). Calls `on_page` with each page of the scan.
+    /// [stored forms](Self::stored_forms).
     ///
     /// # Errors
     ///
     /// [`Error::is_config`] if the key has more than 10,000 states; otherwise as [`Scan::next`](super::Scan::next) and
     /// [`read`](Self::read).
-    pub async fn find_key(
-        &self,
-        gate: Option<&str>,
-        written: &[String],
-        mut on_page: impl FnMut(&Page),
-    ) -> Result<KeyStates, Error> {
+    pub async fn find_key(&self, gate: Option<&str>, written: &[String]) -> Result<KeyStates, Error> {
         let (mut names, mut with_holds, mut with_denials): (Vec<Name>, Vec<Name>, Vec<Name>) =
             Default::default();
+        let mut others = Vec::new();
         for written in written {
             let mut scan = self.scan_key(gate, written);
             while let Some(page) = scan.next().await? {
-                on_page(&page);
+                others.extend(page.others.into_iter().take(MAX_STATES - others.len()));
                 // The pattern also matches longer keys with the same end.
                 let is_of_key =
                     |name: &Name| name.written == *written && gate.is_none_or(|gate| name.gate == gate);
@@ -49,20 +45,21 @@ impl Inspector {
         }
         let mut found = self.read(&names).await?;
         found.sort_by(|a, b| a.name.redis_key.cmp(&b.name.redis_key));
-        Ok(KeyStates { found, with_holds, with_denials })
+        Ok(KeyStates { found, with_holds, with_denials, others })
     }
 
-    /// Returns the forms in which the keys of a gate are stored, each with one of these keys. Reads at most `max_pages`
-    /// of the keys in this database.
-    ///
-    /// # Errors
-    ///
-    /// As [`Scan::next`](super::Scan::next).
-    pub async fn gate_shapes(&self, gate: &str, max_pages: usize) -> Result<BTreeMap<Shape, Name>, Error> {
+    /// Returns the message that a key has no state.
+    #[must_use]
+    pub fn no_state(&self, gate: Option<&str>, key: &GivenKey) -> String {
+        let at = gate.map(|gate| format!(" at {gate}")).unwrap_or_default();
+        format!("no state of {key}{at} in namespace {}", self.namespace())
+    }
+
+    /// Returns the forms in which the keys of a gate are stored, each with one of these keys, by scanning all keys.
+    pub(super) async fn gate_shapes(&self, gate: &str) -> Result<BTreeMap<Shape, Name>, Error> {
         let mut shapes = BTreeMap::new();
         let mut scan = self.scan(Some(gate));
-        for _ in 0..max_pages {
-            let Some(page) = scan.next().await? else { break };
+        while let Some(page) = scan.next().await? {
             for name in page.names.into_iter().filter(|name| name.gate == gate) {
                 shapes.entry(name.shape).or_insert(name);
             }

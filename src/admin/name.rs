@@ -134,8 +134,7 @@ impl Name {
 }
 
 /// Returns the key that is written in Redis in this form, such as [`Name::written`]; `None` if it is a hash or an HMAC.
-#[must_use]
-pub fn decoded_key(written: &str) -> Option<Vec<u8>> {
+pub(super) fn decoded_key(written: &str) -> Option<Vec<u8>> {
     let mut key = Vec::with_capacity(written.len());
     let mut rest = written.as_bytes();
     let digit = |byte: u8| char::from(byte).to_digit(16);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::name::{Name, Shape};
-use super::{StoredRow, unexpected_reply};
+use super::{OtherKey, StoredRow, unexpected_reply};
 use crate::error::Error;
 use crate::quota::Quota;
 use crate::quota::algorithm::{RawState, State, Storage, exact_number};
@@ -99,6 +99,11 @@ impl Found {
         let written_by = self.usage.as_ref().map_err(Error::clone)?.quota;
         written_by.map_or_else(|| self.name.shape.quota(1), Ok)
     }
+
+    /// Unreadable state counts as blocked: the attempt to unblock it reports the error.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.usage.as_ref().map_or(true, |usage| usage.blocked_for.is_some())
+    }
 }
 
 /// The states of one key, from [`Inspector::find_key`](super::Inspector::find_key).
@@ -110,6 +115,8 @@ pub struct KeyStates {
     pub with_holds: Vec<Name>,
     /// The states whose keys have denials counted for a ban. A state may have expired before its count.
     pub with_denials: Vec<Name>,
+    /// Keys of the namespace that end as those of the key and are not states, at most 10,000.
+    pub others: Vec<OtherKey>,
 }
 
 impl KeyStates {

@@ -11,7 +11,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 pub(crate) use self::service::{AdminPort, Charge, Connections, FailurePolicy, ResponseHeaders, Serve};
-use crate::quota::QuotaArgs;
+use crate::quota::{InRules, QuotaArgs, ShownGate};
 use crate::redis_url::{Password, RedisUrl};
 use crate::units;
 
@@ -191,7 +191,7 @@ pub(crate) struct HttpRequest {
 }
 
 /// The format of the given key.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 pub(crate) struct AsStored {
     /// The key is in its stored form, as in Redis: `%hmac=…`, `a%20b`
     #[arg(long)]
@@ -202,9 +202,8 @@ pub(crate) struct AsStored {
 pub(crate) struct Inspect {
     /// The key; without it, all keys are listed, the most used first
     pub(crate) key: Option<OsString>,
-    /// Show only this gate
-    #[arg(long)]
-    pub(crate) gate: Option<String>,
+    #[command(flatten)]
+    pub(crate) gate: ShownGate,
     #[command(flatten)]
     pub(crate) as_stored: AsStored,
     /// The maximum number of lines
@@ -215,9 +214,8 @@ pub(crate) struct Inspect {
 
 #[derive(Args, Debug)]
 pub(crate) struct Top {
-    /// Show only this gate
-    #[arg(long)]
-    pub(crate) gate: Option<String>,
+    #[command(flatten)]
+    pub(crate) gate: ShownGate,
     /// Read all keys once and print the result; the default without a terminal
     #[arg(long)]
     pub(crate) once: bool,
@@ -230,12 +228,21 @@ pub(crate) struct Top {
     pub(crate) every: Duration,
 }
 
-/// The confirmation of a command that affects other clients.
-#[derive(Args, Clone, Copy, Debug)]
-pub(crate) struct Confirm {
+/// What each command that changes something has. It affects other clients, so it needs a confirmation.
+#[derive(Args, Debug)]
+pub(crate) struct Changing {
     /// Confirm in advance; required without a terminal
     #[arg(long, short)]
     pub(crate) yes: bool,
+    /// Why, for the audit log
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    pub(crate) reason: String,
+    /// The operator, for the audit log [default: the name of the login, or cli]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) author: Option<String>,
+    /// The maximum time of the search for the key and the gate
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::duration)]
+    pub(crate) max_search: Duration,
 }
 
 /// The permission to change what seems to be a mistake.
@@ -254,9 +261,11 @@ pub(crate) struct Reset {
     #[arg(long)]
     pub(crate) gate: String,
     #[command(flatten)]
+    pub(crate) rules: InRules,
+    #[command(flatten)]
     pub(crate) as_stored: AsStored,
     #[command(flatten)]
-    pub(crate) confirm: Confirm,
+    pub(crate) changing: Changing,
 }
 
 #[derive(Args, Debug)]
@@ -277,7 +286,7 @@ pub(crate) struct Block {
     #[command(flatten)]
     pub(crate) force: Force,
     #[command(flatten)]
-    pub(crate) confirm: Confirm,
+    pub(crate) changing: Changing,
 }
 
 #[derive(Args, Debug)]
@@ -287,7 +296,7 @@ pub(crate) struct Forget {
     #[command(flatten)]
     pub(crate) as_stored: AsStored,
     #[command(flatten)]
-    pub(crate) confirm: Confirm,
+    pub(crate) changing: Changing,
 }
 
 #[derive(Debug, Subcommand)]
@@ -330,13 +339,12 @@ pub(crate) struct Switch {
     /// The duration of the switch [default: until `clear`]
     #[arg(long = "for", value_name = "TIME", value_parser = units::duration)]
     pub(crate) duration: Option<Duration>,
-    /// Find the gate in this rule file or folder
-    #[arg(long, value_name = "PATH")]
-    pub(crate) rules: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) rules: InRules,
     #[command(flatten)]
     pub(crate) force: Force,
     #[command(flatten)]
-    pub(crate) confirm: Confirm,
+    pub(crate) changing: Changing,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -372,7 +380,7 @@ pub(crate) struct Override {
     #[command(flatten)]
     pub(crate) force: Force,
     #[command(flatten)]
-    pub(crate) confirm: Confirm,
+    pub(crate) changing: Changing,
 }
 
 #[cfg(test)]

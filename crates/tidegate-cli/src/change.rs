@@ -1,203 +1,306 @@
-//! `reset`, `block`, `unblock` and `forget`.
+//! The commands that change something: `reset`, `block`, `unblock`, `forget`, `switch` and `override`.
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
 use std::time::Duration;
 
-use serde_json::json;
-use tidegate::admin::{Found, Inspector, KeyStates};
-use tidegate::{Limiter, Override, Quota};
+use serde_json::{Value, json};
+use tidegate::admin::{
+    Action, Author, Change, ChangedGate, Changes, CheckedChange, Effect, GivenKey, Inspector, KeyStates,
+    Refusal,
+};
+use tidegate::{Limiter, Override, Switch as Mode};
 
-use crate::args::{AsStored, Block, Forget, Reset};
+use crate::args::{self, Block, Changing, Forget, Reset, Switch, SwitchTo};
 use crate::failure::Failure;
-use crate::key_search::{self, KeySearch};
-use crate::known_gates;
-use crate::output::{self, Output, Text};
-use crate::quota::HOW_TO_SPECIFY;
+use crate::output::{self, Output};
+use crate::quota::{HOW_TO_SPECIFY, required_quota};
 use crate::units::human;
+use crate::{instances, key_search};
+
+/// A change that waits for its confirmation.
+struct Pending<'p> {
+    changes: Changes,
+    checked: CheckedChange,
+    changing: &'p Changing,
+    out: Output,
+}
+
+impl<'p> Pending<'p> {
+    async fn check(
+        changing: &'p Changing,
+        limiter: &Limiter,
+        change: Change,
+        out: Output,
+    ) -> Result<Self, Failure> {
+        let changes = Changes::new(limiter).max_search(changing.max_search);
+        let checked = changes.check(change).await.map_err(refused)?;
+        Ok(Self { changes, checked, changing, out })
+    }
+
+    /// Adds what helps if the key is not found as it is given.
+    fn with_hint(mut self, hint: &str) -> Self {
+        let is_absent = self.checked.states.as_ref().is_some_and(|states| states.names().is_empty());
+        if let Some(text) = self.checked.no_effect.as_mut().filter(|_| is_absent) {
+            text.push_str(hint);
+        }
+        self
+    }
+
+    /// Makes the change once it is confirmed. Returns `None` without confirmation. If there is nothing to change, does not
+    /// ask.
+    async fn make(self, question: &str) -> Result<Option<Effect>, Failure> {
+        let Self { changes, checked, changing, out } = self;
+        let no_effect = checked.no_effect.clone();
+        if no_effect.is_none() && !changing.prompt(question)? {
+            return Ok(None);
+        }
+        let made = changes.apply(checked, &changing.author()).await;
+        if let Some(error) = made.audit_error {
+            output::warn(out.json, &format!("the audit log has no entry of this change: {error}"));
+        }
+        let effect = made.effect?;
+        if let Some(why) = &effect.not_searched {
+            output::warn(out.json, &format!("other forms of the key were not searched: {why}"));
+        }
+        let result = no_effect.unwrap_or(effect.result);
+        Ok(Some(Effect { result, ..effect }))
+    }
+}
+
+/// Prints the effect, with `text` if something has changed. Returns whether it has.
+fn print(out: Output, effect: Effect, json: &Value, text: String) -> Result<bool, Failure> {
+    let text = if effect.has_changed { text } else { effect.result };
+    out.print(json, &[vec![text.into()]])?;
+    Ok(effect.has_changed)
+}
+
+/// Returns the failure for a change that is not made, with the option that helps.
+fn refused(refusal: Refusal) -> Failure {
+    match &refusal {
+        Refusal::Failed(error) => error.clone().into(),
+        Refusal::UnknownGate(_) => Failure::NoEffect(format!(
+            "{refusal}\nfor the name or path of a rule, add --rules PATH; for a gate that has no state yet, add --force"
+        )),
+        Refusal::NoEffect(_) => Failure::NoEffect(format!("{refusal}\nto change it anyway, add --force")),
+        Refusal::NeedsQuota(_) => Failure::usage(format!("{refusal}: {HOW_TO_SPECIFY}")),
+        Refusal::Impossible(_) => Failure::usage(refusal.to_string()),
+        Refusal::TooManyKeys(_) => Failure::NoEffect(format!("{refusal}: increase --max-search")),
+    }
+}
+
+impl Changing {
+    fn author(&self) -> Author {
+        let login = || ["USER", "LOGNAME", "USERNAME"].iter().find_map(|name| std::env::var(name).ok());
+        let name = self.author.clone().or_else(login).filter(|name| !name.is_empty());
+        Author {
+            name: name.unwrap_or_else(|| "cli".to_owned()),
+            role: "cli".to_owned(),
+            reason: self.reason.clone(),
+        }
+    }
+}
 
 /// Removes the state of a key at a gate. Returns false if there is none, or without confirmation.
-pub(crate) async fn reset(reset: &Reset, inspector: &Inspector, out: Output) -> Result<bool, Failure> {
-    let Reset { key, gate, as_stored, confirm } = reset;
-    confirm.can_confirm()?;
-    let states = key_search::find(inspector, Some(gate), key, as_stored).await?.states;
-    let names = states.names();
-    if names.is_empty() {
-        return report_nothing(inspector, Some(gate), key, as_stored, out);
-    }
-    if !confirm.prompt(&format!("Reset {} at {gate}?", key.display()))? {
-        return Ok(false);
-    }
-    let (found, removed) = (states.found, inspector.remove(&names).await?);
-    report(out, &found, "removed", removed, &format!("{} at {gate} is reset", key.display()))
+pub(crate) async fn reset(args: &Reset, limiter: &Limiter, out: Output) -> Result<bool, Failure> {
+    let action = |key| Action::Reset { key };
+    let (pending, key, gate) = check_key(args, action, limiter, out).await?;
+    let Some(effect) = pending.make(&format!("Reset {key} at {gate}?")).await? else { return Ok(false) };
+    let json = json!({ "removed": effect.removed, "redis_keys": effect.redis_keys });
+    print(out, effect, &json, format!("{key} at {gate} is reset"))
 }
 
-pub(crate) async fn unblock(unblock: &Reset, inspector: &Inspector, out: Output) -> Result<bool, Failure> {
-    let Reset { key, gate, as_stored, confirm } = unblock;
-    confirm.can_confirm()?;
-    let search = key_search::find(inspector, Some(gate), key, as_stored).await?;
-    let KeyStates { found, with_denials, .. } = search.states;
-    if found.is_empty() && with_denials.is_empty() {
-        return report_nothing(inspector, Some(gate), key, as_stored, out);
-    }
-    let blocked: Vec<Found> = found.into_iter().filter(is_blocked).collect();
-    let redis_keys: Vec<&str> = blocked.iter().map(|found| found.name.redis_key.as_str()).collect();
-    let json = json!({
-        "unblocked": blocked.len(),
-        "counts_removed": with_denials.len(),
-        "redis_keys": redis_keys,
-    });
-    let text = match (blocked.is_empty(), with_denials.is_empty()) {
-        (false, _) => format!("{} is no longer blocked at {gate}", key.display()),
-        (true, false) => {
-            format!("{} is not blocked at {gate}; its counted denials are removed", key.display())
-        }
-        (true, true) => format!("{} is not blocked at {gate}", key.display()),
+pub(crate) async fn unblock(args: &Reset, limiter: &Limiter, out: Output) -> Result<bool, Failure> {
+    let action = |key| Action::Unblock { key };
+    let (pending, key, gate) = check_key(args, action, limiter, out).await?;
+    let Some(effect) = pending.make(&format!("Unblock {key} at {gate}?")).await? else { return Ok(false) };
+    let Effect { redis_keys, removed, .. } = &effect;
+    let text = match redis_keys.is_empty() {
+        false => format!("{key} is no longer blocked at {gate}"),
+        true => format!("{key} is not blocked at {gate}; its counted denials are removed"),
     };
-    let has_effect = !blocked.is_empty() || !with_denials.is_empty();
-    if has_effect && !confirm.prompt(&format!("Unblock {} at {gate}?", key.display()))? {
-        return Ok(false);
-    }
-    // The counts first: a denial after the block would otherwise be added to the denials before it.
-    for name in &with_denials {
-        inspector.remove_denials(name).await?;
-    }
-    for found in &blocked {
-        inspector.block(found, Duration::ZERO).await?;
-    }
-    out.print(&json, &[vec![text.into()]])?;
-    Ok(has_effect)
+    let json = json!({ "unblocked": redis_keys.len(), "counts_removed": removed, "redis_keys": redis_keys });
+    print(out, effect, &json, text)
 }
 
-fn is_blocked(found: &Found) -> bool {
-    // Unreadable state counts as blocked: the attempt to unblock it reports the error.
-    found.usage.as_ref().map_or(true, |usage| usage.blocked_for.is_some())
+/// Checks a change of a key at a gate. Returns the key and the name of the gate beside it.
+async fn check_key<'a>(
+    args: &'a Reset,
+    action: impl FnOnce(GivenKey) -> Action,
+    limiter: &Limiter,
+    out: Output,
+) -> Result<(Pending<'a>, GivenKey, String), Failure> {
+    let Reset { key, gate, rules, as_stored, changing } = args;
+    changing.can_confirm()?;
+    let (gate, hint) = (rules.gate(gate, limiter)?, key_search::hint(key, as_stored));
+    let (key, name) = (as_stored.key(key)?, gate.name.clone());
+    let change = Change { gate, action: action(key.clone()), force: false };
+    let pending = Pending::check(changing, limiter, change, out).await?;
+    Ok((pending.with_hint(hint), key, name))
 }
 
-/// Blocks the existing states of the key, and the state that a service would create for it. If an override
-/// gives the key another quota, the created state is that of the override.
+/// Blocks the existing states of the key, and the state that a service would create for it.
 pub(crate) async fn block(block: &Block, limiter: &Limiter, out: Output) -> Result<bool, Failure> {
-    let Block { key, gate, duration, quota, as_stored, force, confirm } = block;
-    confirm.can_confirm()?;
-    let named = quota.gate(gate)?;
-    let gate = &named.name;
-    known_gates::ensure_valid_or_rule(limiter, gate)?;
-    let inspector = Inspector::new(limiter)?;
-    let found = key_search::find(&inspector, Some(gate), key, as_stored).await?.states.found;
-    let quota = match (named.quota, found.first()) {
-        (None, Some(found)) => found.quota()?,
-        (_, None) if as_stored.stored => {
-            return Err(Failure::usage(key_search::no_state_message(&inspector, Some(gate), key, as_stored)));
-        }
-        (Some(quota), found) => {
-            if found.is_none() && !named.is_in_rules && !force.force {
-                known_gates::ensure_known(&inspector, &inspector.overrides().await?, gate).await?;
-            }
-            quota
-        }
-        (None, None) => quota_of_other_keys(&inspector, gate).await?,
-    };
-    let question = format!("Block {} at {gate} for {}?", key.display(), human(*duration));
-    if !confirm.prompt(&question)? {
-        return Ok(false);
-    }
-    let mut redis_keys = BTreeSet::new();
-    if !as_stored.stored {
-        inspector.read_overrides().await?;
-        let (gate, key) = (limiter.try_gate(gate, quota)?, key.as_encoded_bytes());
-        gate.block(key, *duration).await?;
-        redis_keys.insert(gate.redis_key(key)?);
-    }
-    for found in found {
-        if !redis_keys.contains(&found.name.redis_key) {
-            inspector.block(&found, *duration).await?;
-            redis_keys.insert(found.name.redis_key);
-        }
-    }
-    let text = format!("{} is blocked at {gate} for {}", key.display(), human(*duration));
-    out.print(&json!({ "blocked": redis_keys.len(), "redis_keys": redis_keys }), &[vec![text.into()]])?;
-    Ok(true)
-}
-
-/// Returns a quota whose state has the form of the gate's other keys.
-async fn quota_of_other_keys(inspector: &Inspector, gate: &str) -> Result<Quota, Failure> {
-    let shapes = inspector.gate_shapes(gate, usize::MAX).await?;
-    let how = HOW_TO_SPECIFY;
-    let Some(sample) = shapes.values().next() else {
-        return Err(Failure::usage(format!("no state of gate {gate}, so its algorithm is unknown: {how}")));
-    };
-    if shapes.len() > 1 {
-        let shapes: Vec<String> = shapes.keys().map(ToString::to_string).collect();
-        return Err(Failure::usage(format!(
-            "the state of gate {gate} is stored as {}: {how}",
-            shapes.join(" and as ")
-        )));
-    }
-    let read = inspector.read(std::slice::from_ref(sample)).await?;
-    // The sample may have expired meanwhile.
-    Ok(read.first().map_or_else(|| sample.shape.quota(1), Found::quota)?)
+    let Block { key, gate, duration, quota, as_stored, force, changing } = block;
+    changing.can_confirm()?;
+    let (gate, quota) = quota.gate(gate, limiter)?;
+    let (key, name, lasts) = (as_stored.key(key)?, gate.name.clone(), *duration);
+    let action = Action::Block { key: key.clone(), lasts, quota };
+    let change = Change { gate, action, force: force.force };
+    let pending = Pending::check(changing, limiter, change, out).await?;
+    let question = format!("Block {key} at {name} for {}?", human(lasts));
+    let Some(effect) = pending.make(&question).await? else { return Ok(false) };
+    let redis_keys = &effect.redis_keys;
+    let json = json!({ "blocked": redis_keys.len(), "redis_keys": redis_keys });
+    print(out, effect, &json, format!("{key} is blocked at {name} for {}", human(lasts)))
 }
 
 /// Removes the state of a key at all gates, and its overrides, which contain the key.
-pub(crate) async fn forget(forget: &Forget, inspector: &Inspector, out: Output) -> Result<bool, Failure> {
-    let Forget { key, as_stored, confirm } = forget;
-    confirm.can_confirm()?;
-    let KeySearch { states, survey } = key_search::find(inspector, None, key, as_stored).await?;
-    let (names, found) = (states.names(), states.found);
-    let written = key_search::stored_forms(inspector, key, as_stored)?;
-    let overrides = inspector.overrides().await?.into_iter();
-    let overrides: Vec<(String, String)> = overrides
-        .filter_map(|entry| match entry {
-            Override::Quota { gate, key, .. } if written.contains(&key) => Some((gate, key)),
-            _ => None,
-        })
-        .collect();
-    survey.notes().iter().for_each(|note| output::warn(out.json, note));
-    if names.is_empty() && overrides.is_empty() {
-        return report_nothing(inspector, None, key, as_stored, out);
-    }
-    let gates = names.iter().map(|name| &name.gate).chain(overrides.iter().map(|(gate, _)| gate));
-    let gates: BTreeSet<&str> = gates.map(String::as_str).collect();
-    let gates = gates.into_iter().collect::<Vec<_>>().join(", ");
-    let (states, key) = (count(names.len(), "state"), key.display());
-    let and_overrides = match overrides.len() {
+pub(crate) async fn forget(forget: &Forget, limiter: &Limiter, out: Output) -> Result<bool, Failure> {
+    let Forget { key, as_stored, changing } = forget;
+    changing.can_confirm()?;
+    let (hint, key) = (key_search::hint(key, as_stored), as_stored.key(key)?);
+    let (gate, action) = (ChangedGate::default(), Action::Forget { key: key.clone() });
+    let change = Change { gate, action, force: false };
+    let pending = Pending::check(changing, limiter, change, out).await?.with_hint(hint);
+    let CheckedChange { states, ended_overrides, .. } = &pending.checked;
+    let states = states.as_ref().map(KeyStates::names).unwrap_or_default();
+    key_search::notes(&pending.checked).iter().for_each(|note| output::warn(out.json, note));
+    let gates = states.iter().map(|name| &*name.gate).chain(ended_overrides.iter().map(Override::gate));
+    let gates = gates.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ");
+    let overrides_ended = ended_overrides.len();
+    let and_overrides = match overrides_ended {
         0 => String::new(),
         number => format!(" and {}", count(number, "override")),
     };
-    if !confirm.prompt(&format!("Remove {states}{and_overrides} of {key} (gates: {gates})?"))? {
-        return Ok(false);
-    }
-    // Overrides end first: with an active override, a service could create new state of the key.
-    for (gate, written) in &overrides {
-        inspector.end_override(gate, written).await?;
-    }
-    let removed = inspector.remove(&names).await?;
-    let redis_keys: Vec<&str> = found.iter().map(|found| found.name.redis_key.as_str()).collect();
-    let json = json!({ "removed": removed, "overrides_ended": overrides.len(), "redis_keys": redis_keys });
+    let found = count(states.len(), "state");
+    let question = format!("Remove {found}{and_overrides} of {key} (gates: {gates})?");
+    let Some(effect) = pending.make(&question).await? else { return Ok(false) };
+    let Effect { removed, redis_keys, .. } = &effect;
+    let json = json!({ "removed": removed, "overrides_ended": overrides_ended, "redis_keys": redis_keys });
     // The holds of a state are a Redis key of their own.
-    let states = count(usize::try_from(removed).unwrap_or(usize::MAX).min(names.len()), "state");
-    out.print(&json, &[vec![format!("removed {states}{and_overrides} of {key} (gates: {gates})").into()]])?;
-    Ok(true)
+    let removed = count(usize::try_from(*removed).unwrap_or(usize::MAX).min(states.len()), "state");
+    print(out, effect, &json, format!("removed {removed}{and_overrides} of {key} (gates: {gates})"))
+}
+
+/// Sets or ends the switch of a gate. Returns false without confirmation.
+pub(crate) async fn switch(switch: &Switch, limiter: &Limiter, out: Output) -> Result<bool, Failure> {
+    let Switch { gate, to, duration, rules, force, changing } = switch;
+    let (mode, question) = match to {
+        SwitchTo::Open => (Some(Mode::Open), "Allow every check at"),
+        SwitchTo::Closed => (Some(Mode::Closed), "Deny every check at"),
+        SwitchTo::Shadow => (Some(Mode::Shadow), "Set shadow mode, which allows every check, at"),
+        SwitchTo::Clear => (None, "End the switch of"),
+        SwitchTo::Off => {
+            return Err(Failure::usage(format!(
+                "`off` can mean two things: `switch {gate} clear` ends the switch, so that {gate} follows its own \
+                 quota again; `switch {gate} open` turns the limit off"
+            )));
+        }
+    };
+    if mode.is_none() && duration.is_some() {
+        return Err(Failure::usage("`clear` ends a switch permanently: remove --for"));
+    }
+    changing.can_confirm()?;
+    let gate = rules.gate(gate, limiter)?;
+    let (name, lasts) = (gate.name.clone(), for_time(*duration));
+    let (action, text) = match mode {
+        Some(to) => (Action::Switch { to, lasts: *duration }, format!("{name} is switched {to}{lasts}")),
+        None => (Action::EndSwitch, format!("{name} follows its own quota again")),
+    };
+    let change = FleetChange {
+        question: format!("{question} {name}, in the whole fleet{lasts}?"),
+        json: json!({
+            "gate": name,
+            "switch": mode.map_or("clear", Mode::as_str),
+            "ends_in_us": duration.map(us),
+        }),
+        begins: mode.is_some(),
+        text,
+    };
+    change.make(Change { gate, action, force: force.force }, changing, limiter, out).await
+}
+
+/// Sets or ends the override of a key. Returns false without confirmation.
+pub(crate) async fn set_override(
+    args: &args::Override,
+    limiter: &Limiter,
+    out: Output,
+) -> Result<bool, Failure> {
+    let args::Override { key, gate, duration, force, changing, .. } = args;
+    changing.can_confirm()?;
+    let (gate, quota) = args.quota.gate(gate, limiter)?;
+    let (key, name, lasts) = (args::AsStored::default().key(key)?, gate.name.clone(), for_time(*duration));
+    let quota = if args.end { None } else { Some(required_quota(&gate, quota)?) };
+    let (action, question, text) = match quota {
+        Some(quota) => (
+            Action::Override { key: key.clone(), quota, lasts: duration.unwrap_or_default() },
+            format!("Give {key} at {name} the quota {quota}{lasts}, in the whole fleet?"),
+            format!("{key} at {name} has the quota {quota}{lasts}"),
+        ),
+        None => (
+            Action::EndOverride { key: key.clone() },
+            format!("Give {key} at {name} the gate's own quota again, in the whole fleet?"),
+            format!("{key} at {name} has the gate's own quota"),
+        ),
+    };
+    let change = FleetChange {
+        question,
+        text,
+        begins: quota.is_some(),
+        json: json!({
+            "gate": name,
+            "quota": quota.map(|quota| quota.to_string()),
+            "ends_in_us": duration.map(us),
+        }),
+    };
+    change.make(Change { gate, action, force: force.force }, changing, limiter, out).await
+}
+
+/// What the program asks before a change of the whole fleet, and prints after it.
+struct FleetChange {
+    question: String,
+    text: String,
+    json: Value,
+    /// Whether the change begins something. Then it needs a live instance, which follows it.
+    begins: bool,
+}
+
+impl FleetChange {
+    /// Makes the change. Without `--force`, fails if it would have no effect: this is probably a mistake.
+    async fn make(
+        self,
+        change: Change,
+        changing: &Changing,
+        limiter: &Limiter,
+        out: Output,
+    ) -> Result<bool, Failure> {
+        let Self { question, text, mut json, begins } = self;
+        let (inspector, force) = (Inspector::new(limiter)?, change.force);
+        let instances = match begins && !force {
+            true => instances::ensure_any(&inspector).await?,
+            false => inspector.instances().await?,
+        };
+        let pending = Pending::check(changing, limiter, change, out).await?;
+        match &pending.checked.no_effect {
+            Some(text) if !force => return Err(Failure::NoEffect(text.clone())),
+            _ => {}
+        }
+        let Some(_) = pending.make(&question).await? else { return Ok(false) };
+        json["instances"] = instances.into();
+        let text = format!("{text}; {}", instances::followers(instances));
+        out.print(&json, &[vec![text.into()]])?;
+        Ok(true)
+    }
 }
 
 fn count(number: usize, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
-fn report_nothing(
-    inspector: &Inspector,
-    gate: Option<&str>,
-    key: &OsStr,
-    as_stored: &AsStored,
-    out: Output,
-) -> Result<bool, Failure> {
-    let text: Text = key_search::no_state_message(inspector, gate, key, as_stored).into();
-    out.print(&json!({ "removed": 0, "redis_keys": [] }), &[vec![text]])?;
-    Ok(false)
+fn for_time(duration: Option<Duration>) -> String {
+    duration.map(|duration| format!(" for {}", human(duration))).unwrap_or_default()
 }
 
-fn report(out: Output, found: &[Found], field: &str, count: u64, text: &str) -> Result<bool, Failure> {
-    let redis_keys: Vec<&str> = found.iter().map(|found| found.name.redis_key.as_str()).collect();
-    out.print(&json!({ field: count, "redis_keys": redis_keys }), &[vec![text.into()]])?;
-    Ok(true)
+pub(crate) fn us(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }

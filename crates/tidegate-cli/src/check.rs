@@ -9,8 +9,8 @@ use tidegate_rules::{Descriptor, Mode, RuleOutcome, RuleResult, Rules};
 
 use crate::args::{Check, Request};
 use crate::failure::Failure;
-use crate::known_gates;
 use crate::output::{self, Output, Text, Tone, table};
+use crate::quota::required_quota;
 use crate::stored_quota;
 use crate::units::human;
 
@@ -36,15 +36,15 @@ async fn check_gate(
     limiter: &Limiter,
     out: Output,
 ) -> Result<bool, Failure> {
-    let named = check.quota.gate(gate)?;
     // An invalid argument is reported without a call to Redis.
-    known_gates::ensure_valid_or_rule(limiter, &named.name)?;
+    let (named, given) = check.quota.gate(gate, limiter)?;
+    let known = given.or(named.quota);
     if named.is_in_rules {
-        named.required_quota()?;
+        required_quota(&named, given)?;
     }
     let inspector = Inspector::new(limiter)?;
-    let overrides = inspector.overrides().await?;
-    let quota = match named.quota {
+    let overrides = limiter.control().overrides().await?;
+    let quota = match known {
         Some(quota) => quota,
         None => stored_quota::quota(&inspector, &overrides, &named.name, key).await?,
     };
@@ -64,7 +64,7 @@ async fn check_gate(
     json["blocked_for_us"] = stored.blocked_for.map(|left| left.as_micros() as u64).into();
     json["notes"] = stored.mismatch.iter().cloned().collect();
     let mut line = decision_text(&decision, stored.blocked_for);
-    if named.quota.is_none() {
+    if known.is_none() {
         line.push(Text(Tone::Faint, format!(" (stored quota: {quota})")));
     }
     warn(out, stored.mismatch);
@@ -95,7 +95,7 @@ async fn check_rules(check: &Check, cost: u64, limiter: &Limiter, out: Output) -
     let descriptors: Vec<Descriptor<'_>> =
         check.request.descriptors(&entries).into_iter().map(|descriptor| descriptor.hits(cost)).collect();
     let inspector = Inspector::new(limiter)?;
-    let overrides = inspector.overrides().await?;
+    let overrides = limiter.control().overrides().await?;
     let mut notes: Vec<String> = Vec::new();
     let plan = limits.plan(check.request.domain(), &descriptors);
     let mut checks = plan.checks().iter().chain(plan.shadow_checks());

@@ -2,13 +2,13 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
-use crate::args::Confirm;
+use crate::args::Changing;
 use crate::failure::Failure;
 use crate::output::safe;
 
-impl Confirm {
+impl Changing {
     /// Fails if confirmation is not possible. Called before any other work.
-    pub(crate) fn can_confirm(self) -> Result<(), Failure> {
+    pub(crate) fn can_confirm(&self) -> Result<(), Failure> {
         if self.yes || (io::stdin().is_terminal() && io::stderr().is_terminal()) {
             return Ok(());
         }
@@ -18,7 +18,7 @@ impl Confirm {
     }
 
     /// Prompts for a yes or no, except with `--yes`. Returns whether the user confirmed.
-    pub(crate) fn prompt(self, question: &str) -> Result<bool, Failure> {
+    pub(crate) fn prompt(&self, question: &str) -> Result<bool, Failure> {
         self.can_confirm()?;
         if self.yes {
             return Ok(true);

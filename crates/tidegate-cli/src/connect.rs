@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tidegate::admin::Inspector;
 use tidegate::{Builder, KeyMode, Limiter};
 use tokio::task::{JoinError, spawn_blocking};
 
@@ -13,7 +12,7 @@ use crate::args::Redis;
 use crate::failure::Failure;
 use crate::option_file::OptionFile;
 use crate::redis_url::RedisUrl;
-use crate::{known_gates, option_file, output};
+use crate::{option_file, output};
 
 pub(crate) const VARIABLE: &str = "TIDEGATE_REDIS_URL";
 pub(crate) const PASSWORD_VARIABLE: &str = "TIDEGATE_REDIS_PASSWORD";
@@ -70,16 +69,6 @@ impl Redis {
             builder = builder.tls_client_certificate(&certificate, &self.read("--tls-key", key)?);
         }
         Ok(builder)
-    }
-
-    /// Returns an inspector for a command with this `--gate`. Rejects an invalid name before the command prints
-    /// it: it may be a URL with a password.
-    pub(crate) fn inspector(&self, gate: Option<&str>, json: bool) -> Result<Inspector, Failure> {
-        let limiter = self.limiter(json)?;
-        if let Some(gate) = gate {
-            known_gates::ensure_valid(&limiter, gate)?;
-        }
-        Ok(Inspector::new(&limiter)?)
     }
 
     /// Returns the tried URLs, without passwords, and how to use another server.

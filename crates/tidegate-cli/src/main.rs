@@ -8,8 +8,8 @@ mod connect;
 mod failure;
 mod holders;
 mod holds;
+mod instances;
 mod key_search;
-mod known_gates;
 mod log;
 mod option_file;
 mod output;
@@ -121,32 +121,33 @@ fn run(cli: &Cli, matches: &ArgMatches, merged: &MergedArguments, out: Output) -
         Command::Peek(check) => {
             runtime.block_on(async { check::run(check, false, &redis.limiter(json)?, out).await })
         }
-        Command::Inspect(inspect) => runtime.block_on(async {
-            state::run(inspect, &redis.inspector(inspect.gate.as_deref(), json)?, out).await
-        }),
+        Command::Inspect(inspect) => {
+            runtime.block_on(async { state::run(inspect, &redis.limiter(json)?, out).await })
+        }
         Command::Top(top) => {
-            let inspector = redis.inspector(top.gate.as_deref(), json)?;
+            let limiter = redis.limiter(json)?;
             match !top.once && out.is_screen() {
-                true => top::show(top, inspector, out),
-                false => runtime.block_on(top::once(top, &inspector, out)),
+                true => top::show(top, &limiter, out),
+                false => runtime.block_on(top::once(top, &limiter, out)),
             }
         }
-        Command::Reset(reset) => runtime
-            .block_on(async { change::reset(reset, &redis.inspector(Some(&reset.gate), json)?, out).await }),
+        Command::Reset(reset) => {
+            runtime.block_on(async { change::reset(reset, &redis.limiter(json)?, out).await })
+        }
         Command::Block(block) => {
             runtime.block_on(async { change::block(block, &redis.limiter(json)?, out).await })
         }
-        Command::Unblock(unblock) => runtime.block_on(async {
-            change::unblock(unblock, &redis.inspector(Some(&unblock.gate), json)?, out).await
-        }),
+        Command::Unblock(unblock) => {
+            runtime.block_on(async { change::unblock(unblock, &redis.limiter(json)?, out).await })
+        }
         Command::Forget(forget) => {
-            runtime.block_on(async { change::forget(forget, &redis.inspector(None, json)?, out).await })
+            runtime.block_on(async { change::forget(forget, &redis.limiter(json)?, out).await })
         }
         Command::Switch(switch) => {
-            runtime.block_on(async { overrides::switch(switch, &redis.limiter(json)?, out).await })
+            runtime.block_on(async { change::switch(switch, &redis.limiter(json)?, out).await })
         }
         Command::Override(args) => {
-            runtime.block_on(async { overrides::set_override(args, &redis.limiter(json)?, out).await })
+            runtime.block_on(async { change::set_override(args, &redis.limiter(json)?, out).await })
         }
         Command::Overrides => runtime.block_on(async { overrides::list(&redis.limiter(json)?, out).await }),
         Command::Rules(rules) => rules::run(rules, out),

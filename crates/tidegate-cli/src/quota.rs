@@ -1,18 +1,18 @@
-//! A quota, from arguments or from a rule file.
+//! A quota or a gate, from arguments or from a rule file.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, value_parser};
+use tidegate::admin::{ChangedGate, did_you_mean, listed, parse_rate, quota_of};
 use tidegate::algorithm::{ALGORITHMS, Definition, Parameters};
 use tidegate::quota::Calendar;
-use tidegate::{Quota, Rate};
+use tidegate::{Limiter, Quota, Rate};
 use tidegate_rules::{Rule, Rules};
 
 use crate::failure::Failure;
-use crate::known_gates;
 use crate::units;
 
 /// The arguments of a quota: an algorithm with its numbers, or rules that contain the gate.
@@ -27,7 +27,7 @@ pub(crate) struct QuotaArgs {
     #[arg(long, value_name = "PATH")]
     pub(crate) rules: Option<PathBuf>,
     /// Such as 5/s, 100/m, 1/1500ms
-    #[arg(long, value_parser = units::rate, requires = "algorithm")]
+    #[arg(long, value_parser = parse_rate, requires = "algorithm")]
     rate: Option<Rate>,
     /// Such as 90s, 1h30m, 7d
     #[arg(long, value_name = "TIME", value_parser = units::duration, requires = "algorithm", group = "length")]
@@ -84,25 +84,15 @@ impl FromArgMatches for AlgorithmArgs {
     }
 }
 
-/// A gate of the arguments.
-pub(crate) struct NamedGate {
-    pub(crate) name: String,
-    /// The quota of the arguments or of the rules; `None` if there is none.
-    pub(crate) quota: Option<Quota>,
-    pub(crate) is_in_rules: bool,
-}
-
-impl NamedGate {
-    /// Returns the quota, or an error if there is none.
-    pub(crate) fn required_quota(&self) -> Result<Quota, Failure> {
-        self.quota.ok_or_else(|| match self.is_in_rules {
-            true => Failure::usage(format!(
-                "the rule of gate `{}` has no quota: it allows or denies every request",
-                self.name
-            )),
-            false => Failure::usage(HOW_TO_SPECIFY),
-        })
-    }
+/// Returns the quota of the options or of the rule, or an error if there is none.
+pub(crate) fn required_quota(gate: &ChangedGate, given: Option<Quota>) -> Result<Quota, Failure> {
+    given.or(gate.quota).ok_or_else(|| match gate.is_in_rules {
+        true => Failure::usage(format!(
+            "the rule of gate `{}` has no quota: it allows or denies every request",
+            gate.name
+        )),
+        false => Failure::usage(HOW_TO_SPECIFY),
+    })
 }
 
 /// What to do if a quota is missing.
@@ -110,22 +100,18 @@ pub(crate) const HOW_TO_SPECIFY: &str =
     "specify the gate's quota, such as `--token-bucket 5 --rate 5/m`, or its rules: --rules PATH";
 
 impl QuotaArgs {
-    /// Returns the gate that `gate` names, with its quota.
-    pub(crate) fn gate(&self, gate: &str) -> Result<NamedGate, Failure> {
+    /// Returns the gate that `gate` names, and the quota of the options.
+    pub(crate) fn gate(
+        &self,
+        gate: &str,
+        limiter: &Limiter,
+    ) -> Result<(ChangedGate, Option<Quota>), Failure> {
         let quota = self.quota()?;
-        let Some(path) = &self.rules else {
-            return Ok(NamedGate { name: gate.to_owned(), quota, is_in_rules: false });
-        };
-        let rules = Rules::load(path).map_err(Failure::ConfigErrors)?;
-        let rule = find_rule(&rules, gate)?;
-        Ok(NamedGate { name: rule.gate_name(), quota: quota.or(rule.quota()), is_in_rules: true })
+        Ok((gate_named(gate, self.rules.as_deref(), limiter)?, quota))
     }
 
     /// Returns the quota of the options, or `None` if they contain none.
     fn quota(&self) -> Result<Option<Quota>, Failure> {
-        // clap requires these options with the algorithms that use them.
-        let rate = || self.rate.ok_or_else(|| Failure::usage("--rate is missing"));
-        let window = || self.window.ok_or_else(|| Failure::usage("--window is missing"));
         let Some((algorithm, limit)) = self.algorithm.0 else { return Ok(None) };
         if let Some(calendar) = self.calendar {
             // clap does not require an option that conflicts with a given one.
@@ -134,11 +120,7 @@ impl QuotaArgs {
                 _ => Err(Failure::usage("--calendar needs --fixed-window")),
             };
         }
-        let mut quota = match algorithm.parameters {
-            Parameters::Rate => Quota::with_rate(algorithm, limit, rate()?),
-            Parameters::Window => Quota::with_window(algorithm, limit, window()?),
-            Parameters::Count => Quota::with_count(algorithm, limit),
-        }?;
+        let mut quota = quota_of(algorithm, limit, self.rate, self.window)?;
         if let Some(offset) = self.by_clock {
             quota = quota.try_aligned_to_clock_at(offset)?;
         }
@@ -149,32 +131,66 @@ impl QuotaArgs {
     }
 }
 
-/// Returns the rule with this gate, path or name.
-pub(crate) fn find_rule<'r>(rules: &'r Rules, text: &str) -> Result<&'r Rule, Failure> {
-    // Names and paths need not be unique; gates are.
-    let by_gate = rules.iter().find(|rule| rule.gate_name() == text);
-    let named = || rules.iter().filter(|rule| rule.path() == text || rule.name() == Some(text));
-    let found: Vec<&Rule> = by_gate.map_or_else(|| named().collect(), |rule| vec![rule]);
-    let gates = |rules: &mut dyn Iterator<Item = &Rule>| {
-        let gates: BTreeSet<String> = rules.map(Rule::gate_name).collect();
-        known_gates::list(gates.iter().map(String::as_str))
-    };
-    match found.as_slice() {
-        [rule] => Ok(rule),
-        [] => {
-            let gate_names: Vec<String> = rules.iter().map(Rule::gate_name).collect();
-            let names = rules.iter().flat_map(|rule| [Some(rule.path()), rule.name()]).flatten();
-            let known = gate_names.iter().map(String::as_str).chain(names);
-            let near = known_gates::did_you_mean(text, known);
-            Err(Failure::usage(format!(
-                "no rule has the gate, path or name `{text}`{near}\ngates in the rules: {}",
-                gates(&mut rules.iter())
-            )))
-        }
-        several => Err(Failure::usage(format!(
-            "{} rules have the name `{text}`: give one of their gates: {}",
-            several.len(),
-            gates(&mut several.iter().copied())
-        ))),
+/// The rules in which a gate is found.
+#[derive(Args, Debug)]
+pub(crate) struct InRules {
+    /// Find the gate in this rule file or folder, by its name or the name or path of its rule
+    #[arg(long, value_name = "PATH")]
+    rules: Option<PathBuf>,
+}
+
+/// The gate whose state is shown.
+#[derive(Args, Debug)]
+pub(crate) struct ShownGate {
+    /// Show only this gate
+    #[arg(long)]
+    gate: Option<String>,
+    #[command(flatten)]
+    rules: InRules,
+}
+
+impl InRules {
+    /// Returns the gate that `gate` names.
+    pub(crate) fn gate(&self, gate: &str, limiter: &Limiter) -> Result<ChangedGate, Failure> {
+        gate_named(gate, self.rules.as_deref(), limiter)
     }
+}
+
+impl ShownGate {
+    /// Returns the name of the gate; `None` for all gates.
+    pub(crate) fn name(&self, limiter: &Limiter) -> Result<Option<String>, Failure> {
+        let gate = self.gate.as_ref().map(|gate| self.rules.gate(gate, limiter)).transpose()?;
+        Ok(gate.map(|gate| gate.name))
+    }
+}
+
+/// Returns the gate that `gate` names. With rules, it must be the gate, name or path of one. Rejects an invalid name before
+/// the command prints it: it may be a URL with a password.
+fn gate_named(gate: &str, rules: Option<&Path>, limiter: &Limiter) -> Result<ChangedGate, Failure> {
+    let Some(path) = rules else {
+        let any = Quota::token_bucket(1, Rate::per_second(1));
+        limiter.try_gate(gate, any).map_err(|error| {
+            let hint = "if this is the name or path of a rule, add --rules PATH";
+            Failure::usage(format!("{error}; {hint}"))
+        })?;
+        return Ok(ChangedGate { name: gate.to_owned(), ..ChangedGate::default() });
+    };
+    let rules = Rules::load(path).map_err(Failure::ConfigErrors)?;
+    let named = rules.named(gate).into_iter().map(|rule| (rule.gate_name(), rule.quota()));
+    let found = ChangedGate::named(gate, named)?;
+    match found.is_in_rules {
+        true => Ok(found),
+        false => Err(no_rule(&rules, gate)),
+    }
+}
+
+fn no_rule(rules: &Rules, name: &str) -> Failure {
+    let gates: BTreeSet<String> = rules.iter().map(Rule::gate_name).collect();
+    let gates = || gates.iter().map(String::as_str);
+    let names = rules.iter().flat_map(|rule| [Some(rule.path()), rule.name()]).flatten();
+    let near = did_you_mean(name, gates().chain(names));
+    Failure::usage(format!(
+        "no rule has the gate, path or name `{name}`{near}\ngates in the rules: {}",
+        listed(gates())
+    ))
 }

@@ -2,32 +2,34 @@
 
 use serde_json::{Value, json};
 use tidegate::admin::{CountedDenials, Found, Inspector, KeyStates, Name};
-use tidegate::{Error, Quota};
+use tidegate::{Error, Limiter, Quota};
 
 use crate::args::Inspect;
 use crate::failure::Failure;
 use crate::holds::Holds;
-use crate::key_search::{KeySearch, find, no_state_message, stored_forms};
 use crate::output::{Output, Text, Tone, table};
 use crate::survey::Survey;
 use crate::units::{human, units};
-use crate::{holders, overrides};
+use crate::{holders, key_search, overrides};
 
 /// Shows the state of a key, a gate or the namespace. Returns whether there is any.
-pub(crate) async fn run(inspect: &Inspect, inspector: &Inspector, out: Output) -> Result<bool, Failure> {
-    let (gate, limit) = (inspect.gate.as_deref(), usize::from(inspect.limit));
+pub(crate) async fn run(inspect: &Inspect, limiter: &Limiter, out: Output) -> Result<bool, Failure> {
+    let (gate, limit) = (inspect.gate.name(limiter)?, usize::from(inspect.limit));
+    let (gate, inspector) = (gate.as_deref(), &Inspector::new(limiter)?);
     let Some(key) = &inspect.key else {
         let mut survey = Survey::of(inspector, gate, limit).await?;
-        survey.overrides = overrides::note(inspector, gate, None).await;
+        survey.overrides = overrides::note(limiter, gate, None).await;
         return match gate {
             Some(gate) => show_gate(gate, &survey, inspector, out),
             None => show_namespace(&survey, limit, inspector, out),
         };
     };
-    let KeySearch { states, mut survey } = find(inspector, gate, key, &inspect.as_stored).await?;
-    let KeyStates { found, with_holds, with_denials } = states;
-    let written = stored_forms(inspector, key, &inspect.as_stored)?;
-    survey.overrides = overrides::note(inspector, gate, Some(&written)).await;
+    let (hint, key) = (key_search::hint(key, &inspect.as_stored), inspect.as_stored.key(key)?);
+    let written = inspector.stored_forms(&key);
+    let KeyStates { found, with_holds, with_denials, others } = inspector.find_key(gate, &written).await?;
+    let mut survey = Survey::new(0);
+    survey.count_others(&others);
+    survey.overrides = overrides::note(limiter, gate, Some(&written)).await;
     let holds = Holds::read(inspector, &with_holds, limit).await?;
     let denials = Denials::read(inspector, &with_denials, limit).await?;
     let shown = &found[..found.len().min(limit)];
@@ -43,7 +45,7 @@ pub(crate) async fn run(inspect: &Inspect, inspector: &Inspector, out: Output) -
     let holders = holders::read(inspector, shown).await?;
     lines.extend(holders::lines(shown, &holders, limit));
     if found.is_empty() {
-        lines = vec![vec![no_state_message(inspector, gate, key, &inspect.as_stored).into()]];
+        lines = vec![vec![(inspector.no_state(gate, &key) + hint).into()]];
     }
     lines.extend(holds.lines());
     lines.extend(denials.lines());

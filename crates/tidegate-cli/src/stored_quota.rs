@@ -4,13 +4,11 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::time::Duration;
 
-use tidegate::admin::{Inspector, Shape};
+use tidegate::admin::{GivenKey, Inspector, Shape};
 use tidegate::algorithm::ALGORITHMS;
 use tidegate::{Gate, Limiter, Override, Quota};
 
-use crate::args::AsStored;
 use crate::failure::Failure;
-use crate::key_search;
 use crate::quota::HOW_TO_SPECIFY;
 
 /// The maximum pages that are read to find how a gate's other keys are stored: 100,000 keys of the database.
@@ -71,8 +69,8 @@ pub(crate) async fn quota(
     if let Some(quota) = override_of(inspector, overrides, gate, key.as_encoded_bytes()) {
         return Ok(quota);
     }
-    let found = key_search::find(inspector, Some(gate), key, &AsStored { stored: false }).await?.states.found;
-    let key = key.display();
+    let key = GivenKey::Plain(key.as_encoded_bytes().to_vec());
+    let found = inspector.find_key(Some(gate), &inspector.stored_forms(&key)).await?.found;
     match found.as_slice() {
         [found] => found.usage.as_ref().map_err(Clone::clone)?.quota.ok_or_else(|| {
             let shape = found.name.shape;
@@ -101,30 +99,9 @@ pub(crate) async fn quota(
     }
 }
 
-/// Fails if the gate's keys limit operations in flight and the quota is a rate, or the reverse: a service applies
-/// only an override of the gate's own kind.
-pub(crate) async fn ensure_same_kind(
-    inspector: &Inspector,
-    gate: &str,
-    quota: &Quota,
-) -> Result<(), Failure> {
-    let stored = shapes(inspector, gate, None).await?;
-    let is_same =
-        |shape: &Shape| shape.quota(1).is_ok_and(|stored| stored.is_in_flight() == quota.is_in_flight());
-    if stored.is_empty() || stored.iter().any(is_same) {
-        return Ok(());
-    }
-    let kind = if quota.is_in_flight() { "a limit in flight" } else { "a rate, and not a limit in flight" };
-    Err(Failure::NoEffect(format!(
-        "{gate} is stored as {}, and {quota} is {kind}: services would ignore it; nothing changed\nto set it anyway, \
-         add --force",
-        joined(&stored)
-    )))
-}
-
 /// Returns the quota that an override gives the key.
 fn override_of(inspector: &Inspector, overrides: &[Override], gate: &str, key: &[u8]) -> Option<Quota> {
-    let written = inspector.stored_forms(key);
+    let written = inspector.stored_forms(&GivenKey::Plain(key.to_vec()));
     overrides.iter().find_map(|entry| match entry {
         Override::Quota { gate: of, key, quota, .. } if of == gate && written.contains(key) => Some(*quota),
         _ => None,

@@ -61,7 +61,7 @@ impl Survey {
         mut page: Page,
     ) -> Result<(), Failure> {
         page.names.retain(|name| gate.is_none_or(|gate| name.gate == gate));
-        self.count_others(&page);
+        self.count_others(&page.others);
         for found in inspector.read(&page.names).await? {
             self.keys += 1;
             let group = (found.name.gate.clone(), found.name.shape);
@@ -73,8 +73,8 @@ impl Survey {
         Ok(())
     }
 
-    pub(crate) fn count_others(&mut self, page: &Page) {
-        for OtherKey { redis_key, kind } in &page.others {
+    pub(crate) fn count_others(&mut self, others: &[OtherKey]) {
+        for OtherKey { redis_key, kind } in others {
             match kind {
                 NotState::Shared | NotState::AdaptiveLimit => {}
                 NotState::Layout(layout) => *self.layouts.entry(*layout).or_default() += 1,

@@ -15,6 +15,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Row, Table};
 use serde_json::json;
+use tidegate::Limiter;
 use tidegate::admin::top_keys::TopKeys;
 use tidegate::admin::{Inspector, Ranking};
 
@@ -27,8 +28,9 @@ use crate::survey::Survey;
 use crate::units::human;
 
 /// Reads all keys once and prints the most used.
-pub(crate) async fn once(top: &Top, inspector: &Inspector, out: Output) -> Result<bool, Failure> {
-    let survey = Survey::of(inspector, top.gate.as_deref(), usize::from(top.limit)).await?;
+pub(crate) async fn once(top: &Top, limiter: &Limiter, out: Output) -> Result<bool, Failure> {
+    let (gate, inspector) = (top.gate.name(limiter)?, &Inspector::new(limiter)?);
+    let survey = Survey::of(inspector, gate.as_deref(), usize::from(top.limit)).await?;
     let shown = survey.ranking.best();
     let mut lines = state::state_table(shown.clone());
     lines.push(vec![Text(Tone::Faint, format!("{} of {} keys", shown.len(), survey.keys))]);
@@ -64,9 +66,10 @@ enum Message {
 }
 
 /// Draws until a key press or a signal ends it. Fails before drawing if the first read fails.
-pub(crate) fn show(top: &Top, inspector: Inspector, out: Output) -> Result<bool, Failure> {
+pub(crate) fn show(top: &Top, limiter: &Limiter, out: Output) -> Result<bool, Failure> {
+    let (gate, inspector) = (top.gate.name(limiter)?, Inspector::new(limiter)?);
     let ranking = Ranking::most_used(usize::from(top.limit));
-    let mut live = TopKeys::new(inspector, top.gate.clone(), vec![ranking]);
+    let mut live = TopKeys::new(inspector, gate, vec![ranking]);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(live.refresh())?;
     let first = View::new(&live, None);

@@ -2,6 +2,8 @@
 
 mod answers;
 mod calendar;
+#[cfg(unix)] // the rights of a file
+mod changes;
 mod cluster;
 mod configuration;
 mod deployment;

@@ -132,6 +132,16 @@ impl Rules {
 
 /// # Using rules
 impl Rules {
+    /// Returns the rules that an operator means by a name: the one with this [gate](Rule::gate_name), otherwise all with
+    /// this path or name. Gates are unique, paths and names need not be.
+    #[must_use]
+    pub fn named(&self, name: &str) -> Vec<&Rule> {
+        match self.iter().find(|rule| rule.gate_name() == name) {
+            Some(rule) => vec![rule],
+            None => self.iter().filter(|rule| rule.path() == name || rule.name() == Some(name)).collect(),
+        }
+    }
+
     /// Returns the rule that matches a descriptor, if any.
     #[must_use]
     pub fn find(&self, domain: &str, descriptor: &Descriptor<'_>) -> Option<&Rule> {

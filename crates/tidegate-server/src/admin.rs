@@ -24,7 +24,7 @@ use http::header::{
 pub use self::access::{AdminTokens, AdminTokensError, Role};
 pub(crate) use self::access::{Form, Identity, Operator, Viewer, csrf_token};
 pub use self::audit::audit_json;
-pub(crate) use self::change::{ChangeFields, ChangeTracker, Changed, Effect, Verb, apply, describe};
+pub(crate) use self::change::{ChangeFields, ChangeTracker, Changed, Verb, apply, describe};
 pub(crate) use self::problem::Problem;
 pub use self::settings::Admin;
 pub(crate) use self::state::{AdminState, Listening};

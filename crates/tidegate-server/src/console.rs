@@ -21,7 +21,6 @@ mod history;
 mod hour;
 mod key_search;
 mod keys;
-mod known_gate;
 mod overrides;
 mod overview;
 mod plain;

@@ -73,6 +73,16 @@ impl<'t> OverrideEntry<'t> {
     }
 }
 
+impl Override {
+    /// Returns the name of its gate.
+    #[must_use]
+    pub fn gate(&self) -> &str {
+        match self {
+            Self::Switch { gate, .. } | Self::Quota { gate, .. } => gate,
+        }
+    }
+}
+
 fn parse_quota(text: &str) -> Option<Quota> {
     let mut words = text.split(' ');
     let definition = Definition::of_name(words.next()?)?;

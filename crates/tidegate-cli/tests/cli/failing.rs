@@ -11,7 +11,7 @@ use crate::support::acl;
 use crate::support::fixture::builder;
 
 /// The right that an operator's Redis user needs beside the limiter's rights.
-const OPERATOR: &str = "+scan";
+const OPERATOR: &str = "+scan +xadd";
 
 #[test]
 fn unreachable_redis_exits_with_3_and_names_the_server() {

@@ -29,7 +29,7 @@ pub(super) fn routes() -> Router<AdminState> {
                 Ok(changed) => json_response(&json!({
                     "result": changed.effect.result,
                     "changed": changed.effect.has_changed,
-                    "audit_error": changed.audit_error,
+                    "audit_error": changed.audit_error.map(|error| error.to_string()),
                 })),
                 Err(problem) => problem.respond(&headers),
             }

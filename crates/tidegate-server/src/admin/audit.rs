@@ -7,29 +7,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use tidegate::Error;
-use tidegate::admin::{AuditEntry, AuditRecord, Inspector};
-
-use super::access::Identity;
+use tidegate::admin::{AuditEntry, AuditRecord, Inspector, Made};
 
 /// The entries that this process remembers without Redis.
 const MAX_REMEMBERED: usize = 1_000;
 
 /// A function that is called with each change: see [`Admin::on_audit`](super::Admin::on_audit).
 pub(crate) type OnAudit = Arc<dyn Fn(&AuditEntry, Result<(), &Error>) + Send + Sync>;
-
-/// A change that an operator asked for.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct AuditAction {
-    /// `block`, `unblock`, `reset`, `override`, `end_override`, `switch` or `end_switch`.
-    pub(crate) verb: &'static str,
-    pub(crate) gate: String,
-    /// The key as stored; empty for a switch, which is of all keys.
-    pub(crate) key: String,
-    /// The values of the change, such as the time of a block.
-    pub(crate) detail: String,
-    /// Why, in the operator's words.
-    pub(crate) reason: String,
-}
 
 /// Clones share it.
 #[derive(Clone)]
@@ -47,41 +31,17 @@ impl AuditLog {
         Self(Arc::new(AuditInner { inspector, on_audit, remembered: Mutex::default() }))
     }
 
-    /// Records a change after it was tried, with its result in words or its error.
-    ///
-    /// # Errors
-    ///
-    /// If Redis did not store the entry. The event is there in any case, and contains that error.
-    pub(crate) async fn record(
-        &self,
-        identity: &Identity,
-        action: AuditAction,
-        result: Result<&str, &Error>,
-    ) -> Result<(), Error> {
-        let AuditAction { verb, gate, key, detail, reason } = action;
-        let record = AuditRecord {
-            operator: identity.name.clone(),
-            role: identity.role.as_str().to_owned(),
-            verb: verb.to_owned(),
-            gate,
-            key,
-            detail,
-            reason,
-            result: result.map_or_else(|error| format!("failed: {error}"), str::to_owned),
-        };
-        let entry = AuditEntry { unix_ms: now_ms(), record };
-        let stored = match &self.0.inspector {
-            Some(inspector) => inspector.record_audit(&entry.record).await,
-            None => {
-                self.remember(entry.clone());
-                Ok(())
-            }
-        };
-        report(&entry, result.is_err(), stored.as_ref().err());
+    /// Reports a change that was tried, and remembers it if there is no Redis to store it.
+    pub(crate) fn record(&self, made: &Made) {
+        let entry = AuditEntry { unix_ms: now_ms(), record: made.record.clone() };
+        let not_stored = made.audit_error.as_ref();
+        report(&entry, made.effect.is_err(), not_stored);
         if let Some(on_audit) = &self.0.on_audit {
-            on_audit(&entry, stored.as_ref().copied());
+            on_audit(&entry, not_stored.map_or(Ok(()), Err));
         }
-        stored
+        if self.0.inspector.is_none() {
+            self.remember(entry);
+        }
     }
 
     /// Returns the newest entries, the newest first.
@@ -164,19 +124,26 @@ pub(crate) fn now_ms() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use futures_util::FutureExt;
+    use tidegate::admin::Effect;
 
-    use super::super::access::Role;
     use super::*;
     use crate::captured_events::captured_events;
+
+    fn made(effect: Result<Effect, Error>, key: &str) -> Made {
+        let result = match &effect {
+            Ok(effect) => effect.result.clone(),
+            Err(error) => format!("failed: {error}"),
+        };
+        let (verb, key) = ("block".to_owned(), key.to_owned());
+        let record = AuditRecord { verb, key, result, ..AuditRecord::default() };
+        Made { effect, record, audit_error: None }
+    }
 
     #[tokio::test]
     async fn log_in_memory_is_bounded() {
         let log = AuditLog::new(None, None);
-        let identity = Identity::named("ada", Role::Operator);
         for index in 0..=MAX_REMEMBERED {
-            let action = AuditAction { verb: "reset", key: index.to_string(), ..AuditAction::default() };
-            log.record(&identity, action, Ok("done")).await.unwrap();
+            log.record(&made(Ok(Effect::default()), &index.to_string()));
         }
         let entries = log.entries(usize::MAX).await.unwrap();
         assert_eq!(entries.len(), MAX_REMEMBERED);
@@ -189,19 +156,14 @@ mod tests {
     #[test]
     fn event_has_the_result_and_warns_of_a_failure() {
         let log = AuditLog::new(None, None);
-        let identity = Identity::named("ada", Role::Operator);
-        let record = |result: Result<&str, &Error>| {
-            let action = AuditAction { verb: "block", gate: "d.user".to_owned(), ..AuditAction::default() };
-            captured_events(|| log.record(&identity, action, result).now_or_never().unwrap().unwrap())
-        };
-        let done = record(Ok("blocked for 1h"));
+        let record = |effect| captured_events(|| log.record(&made(effect, "eve")));
+        let blocked = Effect { result: "blocked for 1h".to_owned(), ..Effect::default() };
+        let done = record(Ok(blocked));
         assert!(done.contains(" INFO tidegate::audit: an operator's change: blocked for 1h "), "{done}");
-        let error = tidegate::Limiter::in_memory()
-            .try_gate("<b>", tidegate::Quota::fixed_window(1, std::time::Duration::from_secs(1)))
-            .unwrap_err();
-        let failed = record(Err(&error));
+        let error = Error::config("no such gate");
+        let failed = record(Err(error));
         assert!(
-            failed.contains(&format!(" WARN tidegate::audit: an operator's change: failed: {error}")),
+            failed.contains(" WARN tidegate::audit: an operator's change: failed: no such gate"),
             "{failed}"
         );
         assert!(failed.contains("verb=\"block\""), "{failed}");

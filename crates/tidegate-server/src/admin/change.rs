@@ -1,28 +1,19 @@
-//! The changes that an operator can make. The JSON API and the forms of the console both call [`apply`].
+//! The changes that an operator can make at the admin port. The JSON API and the forms of the console both call [`apply`],
+//! which makes them by [`Changes`](tidegate::admin::Changes).
 
-mod effect;
-mod failed;
+mod field_errors;
 mod fields;
-mod in_memory;
-mod in_redis;
-mod kinds;
-mod search;
 mod tracker;
-mod values;
-
-use std::time::Duration;
+mod verb;
 
 use http::StatusCode;
-use tidegate::Quota;
+use tidegate::Error;
+use tidegate::admin::{Author, Change, Effect, Made, Refusal};
 
-pub(crate) use self::effect::Effect;
-use self::failed::{Failed, problem};
 pub(crate) use self::fields::ChangeFields;
-use self::kinds::Key;
-pub(crate) use self::kinds::Verb;
 pub(crate) use self::tracker::ChangeTracker;
+pub(crate) use self::verb::Verb;
 use super::access::Identity;
-use super::audit::AuditAction;
 use super::problem::Problem;
 use super::state::AdminState;
 
@@ -31,7 +22,7 @@ use super::state::AdminState;
 pub(crate) struct Changed {
     pub(crate) effect: Effect,
     /// Why the audit log in Redis has no entry of the change, although it was made.
-    pub(crate) audit_error: Option<String>,
+    pub(crate) audit_error: Option<Error>,
 }
 
 /// Makes a change, and records it in the audit log with its result.
@@ -51,7 +42,7 @@ pub(crate) async fn apply(
     verb: Verb,
     fields: ChangeFields,
 ) -> Result<Changed, Problem> {
-    let Some(under_way) = state.changes.begin() else {
+    let Some(under_way) = state.tracker.begin() else {
         let text = "the service is stopping; nothing changed: repeat the change at another instance";
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, text));
     };
@@ -73,62 +64,56 @@ async fn apply_to_end(
     verb: Verb,
     fields: ChangeFields,
 ) -> Result<Changed, Problem> {
-    let (gate, force) = (fields.gate.clone(), fields.force());
-    let reason = fields.reason()?;
-    let rule_quota = state.rule_quota(&gate);
-    let change = fields.change(verb, rule_quota)?;
-    ensure_valid_name(state, &gate)?;
-    let action = AuditAction {
-        verb: verb.as_str(),
-        gate: gate.clone(),
-        key: change.key().map(|key| stored(state, key)).unwrap_or_default(),
-        detail: change.detail(),
-        reason,
-    };
-    let done = match &state.inspector {
-        Some(inspector) => in_redis::apply(state, inspector, &gate, change, force).await,
-        None => in_memory::apply(state, &gate, change, force).await,
-    };
-    let result = match &done {
-        Ok(effect) => Ok(&*effect.result),
-        Err(Failed::Before(problem)) => return Err(problem.clone()),
-        Err(Failed::Limiter(error)) => Err(error),
-    };
-    let recorded = state.audit.record(identity, action, result).await;
-    let audit_error = recorded.err().map(|error| error.to_string());
-    match done {
-        Ok(effect) => Ok(Changed { effect, audit_error }),
-        Err(failed) => Err(failed.problem()),
-    }
+    let (change, reason) = requested(state, verb, &fields)?;
+    let author = Author { name: identity.name.clone(), role: identity.role.as_str().to_owned(), reason };
+    let made = state.changes.make(change, &author).await.map_err(|refusal| refused(&refusal))?;
+    state.audit.record(&made);
+    let Made { effect, audit_error, .. } = made;
+    Ok(Changed { effect: effect.map_err(|error| problem(&error))?, audit_error })
 }
 
 /// Returns the values of a change in words, such as `for 1h`, without making it.
 ///
 /// # Errors
 ///
-/// If a field is wrong, or no gate can have this name.
-pub(crate) fn describe(state: &AdminState, verb: Verb, fields: &ChangeFields) -> Result<String, Problem> {
-    fields.reason()?;
-    let change = fields.change(verb, state.rule_quota(&fields.gate))?;
-    ensure_valid_name(state, &fields.gate)?;
-    Ok(change.detail())
+/// As [`apply`], as far as it fails without a change.
+pub(crate) async fn describe(
+    state: &AdminState,
+    verb: Verb,
+    fields: &ChangeFields,
+) -> Result<String, Problem> {
+    let (change, _) = requested(state, verb, fields)?;
+    let checked = state.changes.check(change).await.map_err(|refusal| refused(&refusal))?;
+    Ok(checked.change.action.detail())
 }
 
-/// Fails if no gate can have this name.
-fn ensure_valid_name(state: &AdminState, gate: &str) -> Result<(), Problem> {
-    let any = Quota::fixed_window(1, Duration::from_secs(1));
-    state.limiter.try_gate(gate, any).map(drop).map_err(|error| problem(&error))
+/// Returns the change of the fields, and its reason.
+fn requested(state: &AdminState, verb: Verb, fields: &ChangeFields) -> Result<(Change, String), Problem> {
+    let reason = fields.reason()?;
+    let gate = state.changed_gate(&fields.gate).map_err(|error| problem(&error))?;
+    Ok((fields.change(verb, gate)?, reason))
 }
 
-/// Returns the key as it is stored, for the audit log: under [`KeyMode::Hmac`](tidegate::KeyMode::Hmac), the log must
-/// not contain what the other keys hide.
-fn stored(state: &AdminState, key: &Key) -> String {
-    match (key, &state.inspector) {
-        (Key::Clear(key), Some(inspector)) => {
-            inspector.stored_forms(key.as_bytes()).into_iter().next().unwrap_or_default()
+/// Returns the error of a change that is not made, with what to do about it.
+fn refused(refusal: &Refusal) -> Problem {
+    let advice = match refusal {
+        Refusal::Failed(error) => return problem(error),
+        Refusal::UnknownGate(_) | Refusal::NoEffect(_) => {
+            ". To change it anyway, set `force` to `true`, or tick the box of the form"
         }
-        (Key::Clear(key) | Key::Stored(key), _) => key.clone(),
-    }
+        Refusal::NeedsQuota(_) => ": give `algorithm`, `limit` and `rate` or `window`",
+        Refusal::Impossible(_) | Refusal::TooManyKeys(_) => "",
+    };
+    Problem::new(StatusCode::CONFLICT, format!("{refusal}{advice}").replace('\n', "; "))
+}
+
+fn problem(error: &Error) -> Problem {
+    let status = match () {
+        () if error.is_config() => StatusCode::BAD_REQUEST,
+        () if error.is_corrupt_state() => StatusCode::CONFLICT,
+        () => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    Problem::new(status, error.to_string())
 }
 
 #[cfg(test)]
@@ -155,7 +140,7 @@ mod tests {
         let fields =
             ChangeFields { gate: "d.user".to_owned(), reason: "test".to_owned(), ..ChangeFields::default() };
         assert!(apply(&state, &identity, Verb::EndSwitch, fields.clone()).await.is_ok());
-        state.changes.stop();
+        state.tracker.stop();
         let problem = apply(&state, &identity, Verb::EndSwitch, fields).await.unwrap_err();
         assert_eq!(problem.status, StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(state.audit.entries(10).await.unwrap().len(), 1);

@@ -72,8 +72,8 @@ fn config(state: &AdminState) -> Value {
     let warnings: Vec<String> = limits.rules().warnings().iter().map(ToString::to_string).collect();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
-        "namespace": state.inspector.as_ref().map(|inspector| inspector.namespace()),
-        "store": if state.inspector.is_some() { "redis" } else { "memory" },
+        "namespace": state.console.inspector().ok().map(|inspector| inspector.namespace()),
+        "store": if !state.console.is_in_memory() { "redis" } else { "memory" },
         "rules": rules,
         "files": sources.collect::<Vec<_>>(),
         "warnings": warnings,

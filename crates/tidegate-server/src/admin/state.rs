@@ -3,9 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tidegate::admin::Inspector;
-use tidegate::{Limiter, Quota};
-use tidegate_rules::Rule;
+use tidegate::Error;
+use tidegate::admin::{ChangedGate, Changes, Inspector};
 
 use super::access::Access;
 use super::audit::AuditLog;
@@ -28,11 +27,9 @@ pub(crate) struct Listening {
 pub(crate) struct AdminState {
     /// The active rules, and their decisions.
     pub(crate) service: RateLimitService,
-    pub(crate) limiter: Limiter,
-    /// `None` if the limiter has no Redis.
-    pub(crate) inspector: Option<Inspector>,
     pub(crate) audit: AuditLog,
-    pub(super) changes: ChangeTracker,
+    pub(super) changes: Changes,
+    pub(super) tracker: ChangeTracker,
     pub(crate) access: Access,
     pub(crate) metrics: Option<ServiceMetrics>,
     pub(crate) settings: Arc<Admin>,
@@ -46,7 +43,7 @@ impl AdminState {
         service: RateLimitService,
         admin: &Admin,
         metrics: Option<ServiceMetrics>,
-        changes: ChangeTracker,
+        tracker: ChangeTracker,
         listening: Listening,
     ) -> Self {
         let limiter = service.rules().limiter().clone();
@@ -55,18 +52,18 @@ impl AdminState {
         let settings = Arc::new(admin.clone());
         let console = Console::new(service.clone(), inspector.clone());
         let access = Access::new(admin.access(), limiter.clone(), metrics.as_ref());
-        Self { service, limiter, inspector, audit, changes, access, metrics, settings, listening, console }
+        let changes = Changes::new(&limiter);
+        Self { service, audit, changes, tracker, access, metrics, settings, listening, console }
     }
 
-    /// Returns whether an active rule has this gate.
-    pub(crate) fn has_rule(&self, gate: &str) -> bool {
-        self.service.rules().rules().iter().any(|rule| rule.gate_name() == gate)
-    }
-
-    /// Returns the quota of the rule with this gate; `None` if there is no such rule, or if it has no quota.
-    pub(crate) fn rule_quota(&self, gate: &str) -> Option<Quota> {
+    /// Returns the gate that an operator names: by its own name, or by the path or name of an active rule.
+    ///
+    /// # Errors
+    ///
+    /// If several rules have the name.
+    pub(crate) fn changed_gate(&self, name: &str) -> Result<ChangedGate, Error> {
         let rules = self.service.rules();
-        let rule = rules.rules().iter().find(|rule| rule.gate_name() == gate);
-        rule.and_then(Rule::quota)
+        let named = rules.rules().named(name).into_iter();
+        ChangedGate::named(name, named.map(|rule| (rule.gate_name(), rule.quota())))
     }
 }

@@ -54,7 +54,7 @@ impl GatePage {
     ) -> Self {
         let rule = rules.rules().iter().find(|rule| rule.gate_name() == name);
         let figures = hour.ok().and_then(|hour| Some((hour, hour.gates.get(name)?)));
-        let of_gate = overrides.iter().filter(|entry| super::gates::gate_of(entry) == Some(name));
+        let of_gate = overrides.iter().filter(|entry| entry.gate() == name);
         let rows: Vec<OverrideRow> = of_gate.filter_map(|entry| OverrideRow::new(entry, log)).collect();
         let title = format!("Gate {}", tidegate::admin::visible(name));
         Self {

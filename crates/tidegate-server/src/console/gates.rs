@@ -56,7 +56,7 @@ impl Gates {
         let figures = |name: &str| hour.ok().and_then(|hour| hour.gates.get(name));
         let mut names: BTreeSet<&str> = catalog.names().collect();
         names.extend(hour.iter().flat_map(|hour| hour.gates.keys().map(|name| &**name)));
-        names.extend(overrides.iter().filter_map(gate_of));
+        names.extend(overrides.iter().map(Override::gate));
         let wanted = search.to_lowercase();
         let is_found = |name: &&str| {
             let facts = catalog.get(name);
@@ -86,14 +86,6 @@ impl Gates {
             pages,
             note: hour.err().map(str::to_owned),
         }
-    }
-}
-
-/// Returns the gate of an override.
-pub(super) fn gate_of(entry: &Override) -> Option<&str> {
-    match entry {
-        Override::Switch { gate, .. } | Override::Quota { gate, .. } => Some(gate),
-        _ => None,
     }
 }
 

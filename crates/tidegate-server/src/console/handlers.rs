@@ -192,7 +192,7 @@ fn key_of(console: &Console, parameters: &PageParameters) -> Option<SearchedKey>
         (true, false) if key.is_empty() => return None,
         (true, false) => stored_key::encoded(key.as_bytes()),
     };
-    SearchedKey::of_stored(&form, |bytes| console.stored_forms(bytes))
+    SearchedKey::of_stored(&form, |key| console.stored_forms(key))
 }
 
 pub(super) async fn key(

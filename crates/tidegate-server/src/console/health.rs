@@ -8,7 +8,6 @@ use tidegate::Override;
 use super::frame::{Frame, Tab};
 use super::{filters, runbook};
 use crate::console::display::{self, IN_MEMORY};
-use crate::console::gates::gate_of;
 use crate::console::hour::{GateHour, Hour, STEP_S, STEPS};
 
 /// The page.
@@ -144,7 +143,7 @@ fn switched(inputs: &ConditionInputs<'_>) -> EntryState {
         Err(error) => return EntryState::Unknown(format!("The overrides cannot be read: {error}")),
     };
     let switches = overrides.iter().filter(|entry| matches!(entry, Override::Switch { .. }));
-    let gates: Vec<&str> = switches.filter_map(gate_of).collect();
+    let gates: Vec<&str> = switches.map(Override::gate).collect();
     match gates.is_empty() {
         true => EntryState::Quiet("No gate is switched.".to_owned()),
         false => EntryState::Fires(format!(

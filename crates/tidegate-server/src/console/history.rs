@@ -58,10 +58,13 @@ pub(super) fn origin_of<'e>(
     let records = entries.iter().map(|entry| &entry.record);
     let mut of_gate = records.filter(|record| {
         let is_of_key = key.is_none_or(|key| record.key == key);
-        record.gate == gate && is_of_key && !record.result.starts_with("failed")
+        // A key is forgotten at all gates.
+        let is_of_gate = record.gate == gate || (key.is_some() && record.verb == "forget");
+        is_of_gate && is_of_key && !record.result.starts_with("failed")
     });
     // After the end of a change in the log, a program without a log has made this one.
-    of_gate.find(|record| record.verb == begins || record.verb == ends).filter(|record| record.verb == begins)
+    let newest = of_gate.find(|record| [begins, ends, "forget"].contains(&&*record.verb));
+    newest.filter(|record| record.verb == begins)
 }
 
 /// Returns who or what has blocked a key for `left` more, in a sentence, as far as the audit log and the rule's ban tell. Redis
@@ -88,13 +91,15 @@ pub(super) fn blocked_by(
     };
     Some(match (entries.iter().find(is_this_block), ban) {
         (Some(entry), _) => format!("The operator {} has blocked it.", entry.record.operator),
-        // An operator's block of a linked service or of the command line has no entry.
+        // A block by a program has no entry.
         (None, Some(ban)) if left <= ban.lasts => format!(
-            "Its rule bans it ({} denials within {}), unless a program or the command line has blocked it.",
+            "Its rule bans it ({} denials within {}), unless a program has blocked it.",
             ban.after,
             human(ban.within)
         ),
-        (None, _) => "A program or the command line has blocked it: none of the newest entries of the audit log is of it.".to_owned(),
+        (None, _) => {
+            "A program has blocked it: none of the newest entries of the audit log is of it.".to_owned()
+        }
     })
 }
 
@@ -148,8 +153,8 @@ mod tests {
         assert_eq!(by(Some(&log), 4, Some(ban)), "The operator ada has blocked it.");
         assert_eq!(by(Some(&log), 3, None), "The operator joe has blocked it.");
         assert!(by(Some(&log), 2, Some(ban)).starts_with("Its rule bans it (3 denials within 1h), unless"));
-        assert!(by(Some(&log), 5, Some(ban)).starts_with("A program or"), "longer than a ban");
-        assert!(by(Some(&[]), 2, None).starts_with("A program or the command line has blocked it"));
+        assert!(by(Some(&log), 5, Some(ban)).starts_with("A program has"), "longer than a ban");
+        assert!(by(Some(&[]), 2, None).starts_with("A program has blocked it"));
         assert_eq!(blocked_by(None, bob, HOUR, Some(ban)), None, "an unreadable log tells nothing");
         assert!(blocked_by(Some(&log), ("login", "zoe"), 4 * HOUR, None).unwrap().starts_with("A program"));
     }
@@ -157,6 +162,8 @@ mod tests {
     #[test]
     fn origin_of_an_override_is_the_newest_change_that_made_it() {
         let log = [
+            entry("forget", "", "zoe", "overrides ended: 1"),
+            entry("override", "b", "zoe", "has a quota"),
             entry("switch", "a", "", "failed: no Redis"),
             entry("end_override", "a", "bob", "ended"),
             entry("switch", "a", "", "switched closed"),
@@ -164,6 +171,7 @@ mod tests {
             entry("override", "a", "ada", "has a quota"),
         ];
         let reason = |gate, key| origin_of(&log, gate, key).map(|record| &*record.reason);
+        assert_eq!(reason("b", Some("zoe")), None, "it was forgotten");
         assert_eq!(reason("a", None), Some("switch a "));
         assert_eq!(reason("a", Some("ada")), Some("override a ada"));
         assert_eq!((reason("a", Some("bob")), reason("b", None)), (None, None));

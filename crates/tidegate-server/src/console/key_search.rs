@@ -5,11 +5,11 @@ use std::time::Duration;
 use tidegate::Error;
 use tidegate::admin::{CountedDenials, Found, Inspector, Name};
 use tidegate_rules::RulesLimiter;
-use tokio::time::Instant;
+use tokio::time::timeout;
 
-/// After this time, the scan ends. The gates of the rules are read before it, without a scan.
+/// The maximum time of the search.
 const MAX_DURATION: Duration = Duration::from_secs(3);
-/// The maximum states that are read.
+/// The maximum states that are shown.
 const MAX_STATES: usize = 500;
 
 /// The states of a key.
@@ -23,35 +23,24 @@ pub(super) struct KeySearch {
 }
 
 impl KeySearch {
-    /// Finds the states of a key, by its forms in Redis. `key` is the key itself, if it is known.
+    /// Finds the states of a key, by its forms in Redis. `key` is the key itself, if it is known. If the search takes too
+    /// long, reads those of the rules' gates.
     pub(super) async fn new(
         inspector: &Inspector,
         rules: &RulesLimiter,
         key: Option<&[u8]>,
         written: &[String],
     ) -> Result<Self, Error> {
-        let mut names = key.map(|key| names_of_rules(inspector, rules, key)).unwrap_or_default();
-        let mut with_denials: Vec<Name> = names.clone();
-        let (start, mut is_complete) = (Instant::now(), true);
-        'forms: for written in written {
-            let mut scan = inspector.scan_key(None, written);
-            while let Some(page) = scan.next().await? {
-                // The pattern also matches longer keys with the same end.
-                names.extend(page.names.into_iter().filter(|name| name.written == *written));
-                with_denials.extend(page.with_denials.into_iter().filter(|name| name.written == *written));
-                if start.elapsed() > MAX_DURATION || names.len() > MAX_STATES {
-                    is_complete = false;
-                    break 'forms;
-                }
+        let searched = timeout(MAX_DURATION, inspector.find_key(None, written)).await;
+        let is_complete = searched.is_ok();
+        let (mut found, with_denials) = match searched {
+            Ok(states) => states.map(|states| (states.found, states.with_denials))?,
+            Err(_) => {
+                let names = key.map(|key| names_of_rules(inspector, rules, key)).unwrap_or_default();
+                (inspector.read(&names).await?, names)
             }
-        }
-        for names in [&mut names, &mut with_denials] {
-            names.sort_by(|a, b| a.redis_key.cmp(&b.redis_key));
-            names.dedup();
-            names.truncate(MAX_STATES);
-        }
-        let mut found = inspector.read(&names).await?;
-        found.sort_by(|a, b| a.name.redis_key.cmp(&b.name.redis_key));
+        };
+        found.truncate(MAX_STATES);
         let mut denials = Vec::new();
         for name in with_denials.iter().take(MAX_STATES) {
             // Another program may have written the key.

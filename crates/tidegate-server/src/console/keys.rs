@@ -1,7 +1,7 @@
 //! The keys: those that are denied now, the most used ones, and the search for one key.
 
 use askama::Template;
-use tidegate::admin::{Found, human};
+use tidegate::admin::{Found, GivenKey, human};
 use tidegate::{Override, Switch};
 
 use super::catalog::Catalog;
@@ -193,21 +193,16 @@ pub(super) struct SearchedKey {
 impl SearchedKey {
     /// Makes a key from a stored form. `forms_of` returns the forms that a key can have in Redis. `None` if no key has
     /// this form.
-    pub(super) fn of_stored(form: &str, forms_of: impl Fn(&[u8]) -> Vec<String>) -> Option<Self> {
-        if !stored_key::is_valid(form) {
-            return None;
-        }
-        let bytes = stored_key::decoded(form);
-        let text = stored_key::decoded_text(form).filter(|text| !text.is_empty());
-        let mut written = bytes.as_deref().map(forms_of).unwrap_or_default();
+    pub(super) fn of_stored(form: &str, forms_of: impl Fn(&GivenKey) -> Vec<String>) -> Option<Self> {
+        let key = GivenKey::stored(form).ok()?;
+        let mut written = forms_of(&key);
         if written.is_empty() {
             written.push(form.to_owned());
         }
-        Some(Self {
-            shown: text.unwrap_or_else(|| stored_key::shown(form).to_owned()),
-            form: form.to_owned(),
-            bytes,
-            written,
-        })
+        let bytes = match key {
+            GivenKey::Plain(bytes) => Some(bytes),
+            GivenKey::Stored(_) => None,
+        };
+        Some(Self { shown: stored_key::shown(form), form: form.to_owned(), bytes, written })
     }
 }

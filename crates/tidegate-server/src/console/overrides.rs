@@ -4,7 +4,6 @@ use askama::Template;
 use tidegate::Override;
 
 use super::frame::{Frame, Tab};
-use super::gates::gate_of;
 use super::history::AuditRow;
 use super::{display, filters, history, stored_key};
 
@@ -55,7 +54,7 @@ impl Overrides {
             Ok(overrides) => (overrides, None),
             Err(error) => (&[][..], Some(error)),
         };
-        let is_shown = |entry: &&Override| gate.is_empty() || gate_of(entry) == Some(gate);
+        let is_shown = |entry: &&Override| gate.is_empty() || entry.gate() == gate;
         let mut shown: Vec<&Override> = overrides.iter().filter(is_shown).collect();
         shown.sort_by_key(|entry| !matches!(entry, Override::Switch { .. }));
         let (all, pages) = (shown.len(), shown.len().div_ceil(PER_PAGE).max(1));

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tidegate::admin::Inspector;
+use tidegate::admin::{GivenKey, Inspector};
 use tidegate::{Error, Limiter, Override};
 
 use super::catalog::Catalog;
@@ -56,12 +56,12 @@ impl Console {
         self.0.redis.as_ref().ok_or_else(|| IN_MEMORY.to_owned())
     }
 
-    pub(super) fn inspector(&self) -> Result<&Inspector, String> {
+    pub(crate) fn inspector(&self) -> Result<&Inspector, String> {
         self.redis().map(|redis| &redis.inspector)
     }
 
     /// Returns the forms that a key can have in Redis; none in memory.
-    pub(super) fn stored_forms(&self, key: &[u8]) -> Vec<String> {
+    pub(super) fn stored_forms(&self, key: &GivenKey) -> Vec<String> {
         self.inspector().map_or_else(|_| Vec::new(), |inspector| inspector.stored_forms(key))
     }
 
@@ -84,7 +84,7 @@ impl Console {
     }
 
     /// Returns whether this process counts in its own memory.
-    pub(super) fn is_in_memory(&self) -> bool {
+    pub(crate) fn is_in_memory(&self) -> bool {
         self.0.redis.is_none()
     }
 

@@ -3,9 +3,9 @@
 
 use std::fmt::Write;
 
-use tidegate::admin::decoded_key;
+use tidegate::admin::GivenKey;
 
-/// Returns the stored form of a key, which [`decoded`] reverses. Unlike the form in Redis, it is never a hash or an HMAC.
+/// Returns the stored form of a key, which [`GivenKey::stored`] reverses. Unlike the form in Redis, it is never a hash or an HMAC.
 pub(super) fn encoded(key: &[u8]) -> String {
     let mut form = String::with_capacity(key.len());
     for byte in key {
@@ -19,24 +19,13 @@ pub(super) fn encoded(key: &[u8]) -> String {
     form
 }
 
-/// Returns the key of a stored form. `None` for a hash or an HMAC, and if no key has this form.
-pub(super) fn decoded(form: &str) -> Option<Vec<u8>> {
-    if is_valid(form) { decoded_key(form) } else { None }
-}
-
-/// Returns the key of a stored form, if it is text.
-pub(super) fn decoded_text(form: &str) -> Option<String> {
-    decoded(form).and_then(|key| String::from_utf8(key).ok())
-}
-
-/// Returns whether a stored form has only characters that a stored form can have.
-pub(super) fn is_valid(form: &str) -> bool {
-    form.bytes().all(|byte| byte.is_ascii_graphic())
-}
-
-/// Returns a stored form for people.
-pub(super) fn shown(form: &str) -> &str {
-    if form.is_empty() { "(empty key)" } else { form }
+/// Returns the key of a stored form for people: its text, or the form.
+pub(super) fn shown(form: &str) -> String {
+    match GivenKey::stored(form) {
+        Ok(GivenKey::Plain(key)) if key.is_empty() => "(empty key)".to_owned(),
+        Ok(GivenKey::Plain(key)) if std::str::from_utf8(&key).is_ok() => GivenKey::Plain(key).to_string(),
+        _ => form.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -47,18 +36,23 @@ mod tests {
     fn stored_form_is_printable_and_has_the_same_bytes() {
         let all: Vec<u8> = (0..=255).collect();
         for key in [&all[..], b"", b"bob", b"bob\n", b"bob\0", b"%0A", b" a "] {
-            let form = encoded(key);
-            assert!(is_valid(&form), "{form}");
-            assert_eq!(decoded(&form).as_deref(), Some(key));
+            assert_eq!(GivenKey::stored(&encoded(key)).unwrap(), GivenKey::Plain(key.to_vec()));
         }
         assert_eq!((&*encoded(b"bob\n"), &*encoded("\u{e9}%".as_bytes())), ("bob%0A", "%C3%A9%25"));
     }
 
     #[test]
-    fn form_that_no_key_has_is_not_decoded() {
-        for form in ["%hmac=00", "%sha256=00", "%", "%4", "a b", "bob\n", "\u{e9}"] {
-            assert_eq!(decoded(form), None, "{form}");
+    fn key_is_shown_as_its_text_and_one_that_is_no_text_in_its_stored_form() {
+        for (form, expected) in [
+            ("a%20b", "a b"),
+            ("", "(empty key)"),
+            ("%FF", "%FF"),
+            ("%hmac=00", "%hmac=00"),
+            ("%4", "%4"),
+            ("a b", "a b"),
+            ("redis://:secret@h", "redis://h"),
+        ] {
+            assert_eq!(shown(form), expected);
         }
-        assert_eq!((decoded_text("%FF"), decoded_text("a%20b").as_deref()), (None, Some("a b")));
     }
 }

@@ -146,7 +146,7 @@ async fn wrong_change_changes_nothing_and_says_why() {
         ("block", json!({ "gate": "a b", "key": "eve", "for": "1h", "reason": "x" }), 400, "gate"),
         ("block", json!({ "gate": "", "key": "eve", "for": "1h", "reason": "x" }), 400, "gate"),
         ("block", json!({ "gate": "d.usr", "key": "eve", "for": "1h", "reason": "x" }), 409, "unknown"),
-        ("switch", json!({ "gate": "d.usr", "to": "open", "reason": "x" }), 409, "no rule and no state"),
+        ("switch", json!({ "gate": "d.usr", "to": "open", "reason": "x" }), 409, "no gate `d.usr`"),
         (
             "switch",
             json!({ "gate": GATE, "to": "off", "reason": "x" }),

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
-use tidegate::Quota;
-use tidegate::algorithm::{Definition, Parameters};
+use tidegate::admin::{Action, Change, ChangedGate, GivenKey, parse_rate, quota_of};
+use tidegate::{Quota, Rate};
 
-use super::kinds::{Change, Key, Verb};
-use super::values::{definition, how_to_write_algorithm, invalid, missing, rate, shown, wrong};
+use super::Verb;
+use super::field_errors::{definition, how_to_write_algorithm, invalid, missing, shown, wrong};
 use crate::admin::problem::Problem;
 
 /// The longest time of a change.
@@ -46,10 +46,6 @@ pub(crate) struct ChangeFields {
 }
 
 impl ChangeFields {
-    pub(super) fn force(&self) -> bool {
-        is_true(self.force.as_deref())
-    }
-
     pub(super) fn reason(&self) -> Result<String, Problem> {
         match self.reason.trim() {
             "" => Err(wrong("`reason` is missing: write why the limit is changed, for the audit log")),
@@ -60,31 +56,32 @@ impl ChangeFields {
         }
     }
 
-    /// Returns the change. `rule_quota` is that of the gate's rule.
-    pub(super) fn change(&self, verb: Verb, rule_quota: Option<Quota>) -> Result<Change, Problem> {
+    /// Returns the change of a gate.
+    pub(super) fn change(&self, verb: Verb, gate: ChangedGate) -> Result<Change, Problem> {
         self.ensure_used(verb)?;
-        Ok(match verb {
-            Verb::Block => Change::Block {
+        let action = match verb {
+            Verb::Block => Action::Block {
                 key: self.key()?,
-                duration: self.required_duration()?,
-                quota: self.quota(rule_quota)?.or(rule_quota),
+                lasts: self.required_duration()?,
+                quota: self.quota(&gate)?.or(gate.quota),
             },
-            Verb::Unblock => Change::Unblock { key: self.key()? },
-            Verb::Reset => Change::Reset { key: self.key()? },
-            Verb::Override => Change::Override {
-                key: self.clear_key()?,
-                quota: self.quota(rule_quota)?.ok_or_else(|| missing("limit", HOW_TO_WRITE_LIMIT))?,
-                duration: self.required_duration()?,
+            Verb::Unblock => Action::Unblock { key: self.key()? },
+            Verb::Reset => Action::Reset { key: self.key()? },
+            Verb::Override => Action::Override {
+                key: self.key()?,
+                quota: self.quota(&gate)?.ok_or_else(|| missing("limit", HOW_TO_WRITE_LIMIT))?,
+                lasts: self.required_duration()?,
             },
-            Verb::EndOverride => Change::EndOverride { key: self.key()? },
+            Verb::EndOverride => Action::EndOverride { key: self.key()? },
             Verb::Switch => {
                 const HOW: &str = "write open, closed or shadow";
                 let to = given(&self.to).ok_or_else(|| missing("to", HOW))?;
                 let to = to.parse().map_err(|_| wrong(&format!("`to` is `{}`: {HOW}", shown(to))))?;
-                Change::Switch { to, duration: self.duration()? }
+                Action::Switch { to, lasts: self.duration()? }
             }
-            Verb::EndSwitch => Change::EndSwitch,
-        })
+            Verb::EndSwitch => Action::EndSwitch,
+        };
+        Ok(Change { gate, action, force: is_true(self.force.as_deref()) })
     }
 
     /// Rejects fields that would have no effect: the operator expects one.
@@ -110,26 +107,11 @@ impl ChangeFields {
         }
     }
 
-    fn key(&self) -> Result<Key, Problem> {
-        let key = self.key.clone().ok_or_else(|| missing("key", "write the key as services give it"))?;
+    fn key(&self) -> Result<GivenKey, Problem> {
+        let key = self.key.as_deref().ok_or_else(|| missing("key", "write the key as services give it"))?;
         match is_true(self.stored.as_deref()) {
-            false => Ok(Key::Clear(key)),
-            true if !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic()) => {
-                Ok(Key::Stored(key))
-            }
-            true => Err(wrong(
-                "`key` is not the stored form of a key: write bytes that are not printable ASCII as % and two hexadecimal \
-                 digits, or leave `stored` out",
-            )),
-        }
-    }
-
-    fn clear_key(&self) -> Result<Key, Problem> {
-        match self.key()? {
-            Key::Stored(_) => Err(wrong(
-                "`stored`: an override needs the key itself: write it in `key`, and leave `stored` out",
-            )),
-            key => Ok(key),
+            true => GivenKey::stored(key).map_err(|error| wrong(&format!("`key`: {error}"))),
+            false => Ok(GivenKey::Plain(key.as_bytes().to_vec())),
         }
     }
 
@@ -147,55 +129,40 @@ impl ChangeFields {
     }
 
     /// Returns the quota of the fields, or `None` if they contain none.
-    fn quota(&self, rule_quota: Option<Quota>) -> Result<Option<Quota>, Problem> {
+    fn quota(&self, gate: &ChangedGate) -> Result<Option<Quota>, Problem> {
+        let (algorithm, rate, window) = (given(&self.algorithm), self.rate()?, self.window()?);
+        let has_time = rate.is_some() || window.is_some();
         let Some(limit) = given(&self.limit) else {
-            let others = [&self.algorithm, &self.rate, &self.window];
-            return match others.into_iter().any(|field| given(field).is_some()) {
+            return match has_time || algorithm.is_some() {
                 true => Err(missing("limit", HOW_TO_WRITE_LIMIT)),
                 false => Ok(None),
             };
         };
         let number = limit.parse();
         let limit = number.map_err(|_| invalid("limit", limit, "a number of units", HOW_TO_WRITE_LIMIT))?;
-        let quota = match (given(&self.algorithm), rule_quota) {
-            (None, Some(quota)) if given(&self.rate).is_none() && given(&self.window).is_none() => {
-                quota.try_with_limit(limit)
-            }
+        let quota = match (algorithm, gate.quota) {
+            (None, Some(quota)) if !has_time => quota.try_with_limit(limit),
             (None, None) => {
-                let how = format!("no rule of this service has the gate: {}", how_to_write_algorithm());
+                let how = format!("no rule with a quota has the gate: {}", how_to_write_algorithm());
                 return Err(missing("algorithm", &how));
             }
             (algorithm, quota) => {
                 let name = algorithm.or(quota.as_ref().map(Quota::algorithm)).unwrap_or_default();
-                self.new_quota(definition(name)?, limit)?
+                quota_of(definition(name)?, limit, rate, window)
             }
         };
         quota.map(Some).map_err(|error| wrong(&error.to_string()))
     }
 
-    fn new_quota(
-        &self,
-        algorithm: &'static Definition,
-        limit: u64,
-    ) -> Result<Result<Quota, tidegate::Error>, Problem> {
-        Ok(match (algorithm.parameters, given(&self.rate), given(&self.window)) {
-            (Parameters::Rate, Some(text), None) => Quota::with_rate(algorithm, limit, rate(text)?),
-            (Parameters::Window, None, Some(window)) => {
-                let parsed = humantime::parse_duration(window);
-                let parsed = parsed
-                    .map_err(|_| invalid("window", window, "a duration", "write 60s, 15m, 1h or 7d"))?;
-                Quota::with_window(algorithm, limit, parsed)
-            }
-            (Parameters::Count, None, None) => Quota::with_count(algorithm, limit),
-            (parameters, ..) => {
-                let needs = match parameters {
-                    Parameters::Rate => "a `rate`, such as 5/s, and no `window`",
-                    Parameters::Window => "a `window`, such as 60s, and no `rate`",
-                    Parameters::Count => "neither a `rate` nor a `window`",
-                };
-                return Err(wrong(&format!("the algorithm {} needs {needs}", algorithm.name)));
-            }
-        })
+    fn rate(&self) -> Result<Option<Rate>, Problem> {
+        let Some(text) = given(&self.rate) else { return Ok(None) };
+        parse_rate(text).map(Some).map_err(|error| invalid("rate", text, "a rate", &error.to_string()))
+    }
+
+    fn window(&self) -> Result<Option<Duration>, Problem> {
+        let Some(text) = given(&self.window) else { return Ok(None) };
+        let window = humantime::parse_duration(text);
+        window.map(Some).map_err(|_| invalid("window", text, "a duration", "write 60s, 15m, 1h or 7d"))
     }
 }
 
@@ -226,18 +193,20 @@ fn is_true(field: Option<&str>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use tidegate::Rate;
-
     use super::*;
 
     fn fields(json: &str) -> ChangeFields {
         serde_json::from_str(json).unwrap()
     }
 
+    fn of_rule(quota: Quota) -> ChangedGate {
+        ChangedGate { name: "d.user".to_owned(), is_in_rules: true, quota: Some(quota) }
+    }
+
     #[test]
     fn quota_is_that_of_the_rule_with_another_limit_or_a_new_one() {
         let minute = Duration::from_secs(60);
-        let rule = Some(Quota::fixed_window(5, minute).aligned_to_clock());
+        let rule = &of_rule(Quota::fixed_window(5, minute).aligned_to_clock());
         for (json, expected) in [
             (r#"{"limit":"50"}"#, Quota::fixed_window(50, minute).aligned_to_clock()),
             (r#"{"limit":50}"#, Quota::fixed_window(50, minute).aligned_to_clock()),
@@ -265,7 +234,8 @@ mod tests {
         ] {
             assert!(fields(json).quota(rule).is_err(), "{json}");
         }
-        assert!(fields(r#"{"limit":"50"}"#).quota(None).is_err(), "no rule and no algorithm");
+        let no_rule = ChangedGate::default();
+        assert!(fields(r#"{"limit":"50"}"#).quota(&no_rule).is_err(), "no rule and no algorithm");
     }
 
     #[test]
@@ -282,9 +252,8 @@ mod tests {
             (Verb::Block, r#"{"key":"a","for":"3651d"}"#),
             (Verb::Block, r#"{"key":"a","for":"99999999999999999999y"}"#),
             (Verb::Reset, r#"{"key":"a b","stored":"true"}"#),
-            (Verb::Override, r#"{"key":"a","stored":"true","limit":"5","for":"1h"}"#),
         ] {
-            let rule = Some(Quota::fixed_window(5, Duration::from_secs(60)));
+            let rule = of_rule(Quota::fixed_window(5, Duration::from_secs(60)));
             assert!(fields(json).change(verb, rule).is_err(), "{verb:?} {json}");
         }
         assert!(serde_json::from_str::<ChangeFields>(r#"{"duration":"1h"}"#).is_err());
@@ -295,7 +264,7 @@ mod tests {
 
     #[test]
     fn error_has_the_value_and_what_to_write() {
-        let rule = Some(Quota::fixed_window(5, Duration::from_secs(60)));
+        let rule = of_rule(Quota::fixed_window(5, Duration::from_secs(60)));
         for (verb, json, expected) in [
             (
                 Verb::Block,
@@ -336,7 +305,7 @@ mod tests {
                 "`algorithm`: \"bucket\" is not an algorithm: write one of token_bucket, ",
             ),
         ] {
-            let detail = fields(json).change(verb, rule).unwrap_err().detail;
+            let detail = fields(json).change(verb, rule.clone()).unwrap_err().detail;
             assert!(detail.starts_with(expected), "{json}: {detail}");
         }
         let long = fields(&format!(r#"{{"key":"a","for":"{}"}}"#, "x".repeat(10_000)));

@@ -1,6 +1,6 @@
 //! The texts of changes: what they do, the question before them, and the label of the button.
 
-use super::values::Values;
+use super::form::ChangeForm;
 use crate::admin::Verb;
 
 /// Returns the title of the pages of a change.
@@ -34,7 +34,7 @@ pub(super) const fn consequence(verb: Verb) -> &'static str {
 }
 
 /// Returns the label of the button: what it does.
-pub(super) fn button(verb: Verb, values: &Values) -> String {
+pub(super) fn button(verb: Verb, values: &ChangeForm) -> String {
     let gate = values.get("gate").trim();
     match (verb, values.get("to").trim()) {
         (Verb::Block, _) => format!("Block the key at {gate}"),
@@ -50,7 +50,7 @@ pub(super) fn button(verb: Verb, values: &Values) -> String {
 }
 
 /// Returns the question before the change.
-pub(super) fn question(verb: Verb, values: &Values, detail: &str) -> String {
+pub(super) fn question(verb: Verb, values: &ChangeForm, detail: &str) -> String {
     let (key, gate) = (values.shown_key(), values.get("gate").trim());
     match verb {
         Verb::Block => format!("Block {key} at {gate} {detail}?"),

@@ -7,10 +7,9 @@ use axum::response::{IntoResponse, Redirect, Response};
 use http::{HeaderMap, StatusCode};
 
 use super::{Common, PageParameters, page, page_with};
-use crate::admin::{AdminState, Changed, Effect, Form, Operator, Problem, apply, describe};
-use crate::console::change::{ChangePage, ChangedPage, ConfirmPage, Values, verb};
+use crate::admin::{AdminState, Changed, Form, Operator, Problem, apply, describe};
+use crate::console::change::{ChangeForm, ChangePage, ChangedPage, ConfirmPage, verb};
 use crate::console::history;
-use crate::console::known_gate;
 use crate::console::readings::Console;
 
 /// Returns how many instances will follow a change.
@@ -27,7 +26,7 @@ pub(in crate::console) async fn change_form(
     headers: HeaderMap,
     Query(values): PageParameters,
 ) -> Response {
-    let values = Values::new(values);
+    let values = ChangeForm::new(values);
     let Some(verb) = verb(values.get("verb")) else {
         return Problem::new(StatusCode::NOT_FOUND, "there is no such change").respond(&headers);
     };
@@ -41,23 +40,22 @@ pub(in crate::console) async fn change(
     headers: HeaderMap,
     Form(values): Form<HashMap<String, String>>,
 ) -> Response {
-    let values = Values::new(values);
+    let mut values = ChangeForm::new(values);
     let Some(verb) = verb(values.get("verb")) else {
         return Problem::new(StatusCode::NOT_FOUND, "there is no such change").respond(&headers);
     };
+    if let Ok(gate) = state.changed_gate(values.get("gate").trim()) {
+        values.name_gate(&gate.name);
+    }
     let console = &state.console;
-    let Common { frame, overrides, catalog, .. } = Common::new(console, &identity).await;
+    let Common { frame, catalog, .. } = Common::new(console, &identity).await;
     let failed = |frame, problem: Problem| {
         let form = ChangePage::new(frame, verb, values.clone(), Some(problem.detail), catalog.first_names());
         page_with(problem.status, &form)
     };
     let fields = values.fields();
     if values.get("confirmed") != "yes" {
-        let described = match describe(&state, verb, &fields) {
-            Ok(detail) => known_gate::ensure(&state, &fields, overrides.as_deref()).await.map(|()| detail),
-            Err(problem) => Err(problem),
-        };
-        return match described {
+        return match describe(&state, verb, &fields).await {
             Ok(detail) => {
                 let followers = followers(console).await;
                 page(&ConfirmPage::new(frame, verb, &values, &detail, followers))
@@ -67,7 +65,7 @@ pub(in crate::console) async fn change(
     }
     let next = values.page_after();
     match apply(&state, &identity, verb, fields).await {
-        Ok(Changed { effect: Effect { has_changed: true, is_complete: true, .. }, audit_error: None }) => {
+        Ok(Changed { effect, audit_error: None }) if effect.has_changed && effect.not_searched.is_none() => {
             Redirect::to(&next).into_response()
         }
         // The next page would not say what is missing.

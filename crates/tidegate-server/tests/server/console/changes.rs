@@ -151,7 +151,7 @@ async fn change_of_an_unknown_gate_is_not_offered_for_confirmation() {
     let response = session.post(&console, "/change", &form).await;
     assert_eq!(response.status(), 409);
     let page = response.text().await.unwrap();
-    assert!(page.contains("no rule, override or state is of the gate shop.usr"), "{page}");
+    assert!(page.contains("shop.usr") && page.contains("in namespace"), "{page}");
     assert!(page.contains("list=\"gates\"") && page.contains("<option value=\"shop.user\">"), "{page}");
     let response = session.post(&console, "/change", &[&form[..], &[("force", "true")]].concat()).await;
     assert_eq!(response.status(), 200);

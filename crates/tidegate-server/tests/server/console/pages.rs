@@ -153,7 +153,7 @@ async fn state_of_a_key_is_shown_in_words() {
     gate.block("bob", Duration::from_secs(3_600)).await.unwrap();
     let page = console.page("/key?written=bob", 200).await;
     assert!(page.contains("Blocked: every check is denied for 59m"), "{page}");
-    assert!(page.contains("A program or the command line has blocked it"), "{page}");
+    assert!(page.contains("A program has blocked it"), "{page}");
     soon("the block is listed", async || console.page("/keys?gate=shop.user", 200).await.contains("blocked"))
         .await;
     soon("all keys of another gate are read", async || {

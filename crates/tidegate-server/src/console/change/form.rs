@@ -5,12 +5,11 @@ use std::collections::HashMap;
 use crate::admin::ChangeFields;
 use crate::console::{display, stored_key};
 
-/// The values of the form, as an operator has filled it in.
-/// A key is always in its stored form.
+/// The values of the form, as an operator has filled it in. A key is always in its stored form.
 #[derive(Clone, Debug, Default)]
-pub(in crate::console) struct Values(HashMap<String, String>);
+pub(in crate::console) struct ChangeForm(HashMap<String, String>);
 
-impl Values {
+impl ChangeForm {
     /// The fields that the question repeats.
     const NAMES: [&str; 12] = [
         "verb",
@@ -39,6 +38,11 @@ impl Values {
         Self(values)
     }
 
+    /// Replaces the name of a rule by the name of its gate, which the pages show and link to.
+    pub(in crate::console) fn name_gate(&mut self, gate: &str) {
+        self.0.insert("gate".to_owned(), gate.to_owned());
+    }
+
     pub(in crate::console) fn get(&self, name: &str) -> &str {
         self.0.get(name).map_or("", String::as_str)
     }
@@ -50,9 +54,7 @@ impl Values {
 
     /// Returns the key for people: its text, or its stored form.
     pub(in crate::console) fn shown_key(&self) -> String {
-        let form = self.get("key");
-        let text = stored_key::decoded_text(form).filter(|text| !text.is_empty());
-        text.unwrap_or_else(|| stored_key::shown(form).to_owned())
+        stored_key::shown(self.get("key"))
     }
 
     /// Returns the stored form of the key, if it is not what people see.
@@ -61,20 +63,14 @@ impl Values {
         self.key_form().filter(is_other)
     }
 
-    /// Returns the fields of the change. An empty field is absent. A key that is text is given as text: only so can it get
-    /// an override, or a block before its first state.
+    /// Returns the fields of the change. An empty field is absent.
     pub(in crate::console) fn fields(&self) -> ChangeFields {
         let given =
             |name: &str| Some(self.get(name).trim()).filter(|text| !text.is_empty()).map(str::to_owned);
-        let form = self.key_form();
-        let (key, stored) = match form.and_then(stored_key::decoded_text) {
-            Some(text) => (Some(text), None),
-            None => (form.map(str::to_owned), given("stored")),
-        };
         ChangeFields {
             gate: self.get("gate").trim().to_owned(),
-            key,
-            stored,
+            key: self.key_form().map(str::to_owned),
+            stored: given("stored"),
             duration: given("for"),
             to: given("to"),
             algorithm: given("algorithm"),

@@ -1,7 +1,6 @@
-//! Reads the values of fields, and describes those that are wrong.
+//! The errors of fields: what is wrong with a value, and what to write instead.
 
 use http::StatusCode;
-use tidegate::Rate;
 use tidegate::admin::visible;
 use tidegate::algorithm::{ALGORITHMS, Definition};
 
@@ -18,17 +17,6 @@ pub(super) fn definition(name: &str) -> Result<&'static Definition, Problem> {
 pub(super) fn how_to_write_algorithm() -> String {
     let names: Vec<&str> = ALGORITHMS.into_iter().map(|algorithm| algorithm.name).collect();
     format!("write one of {}", names.join(", "))
-}
-
-/// Parses a rate such as `5/s`, `100/m` or `1/1500ms`.
-pub(super) fn rate(text: &str) -> Result<Rate, Problem> {
-    let not_a_rate = || invalid("rate", text, "a rate", "write 5/s, 100/m, 1000/h or 1/1500ms");
-    let (units, period) = text.split_once('/').ok_or_else(not_a_rate)?;
-    let period = period.trim();
-    let one = if period.starts_with(|first: char| first.is_ascii_digit()) { "" } else { "1" };
-    let period = humantime::parse_duration(&format!("{one}{period}")).map_err(|_| not_a_rate())?;
-    let units = units.trim().parse().map_err(|_| not_a_rate())?;
-    Rate::try_new(units, period).map_err(|error| wrong(&error.to_string()))
 }
 
 pub(super) fn missing(field: &str, how: &str) -> Problem {

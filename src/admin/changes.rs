@@ -1,0 +1,146 @@
+//! The changes that operators make, for all of their tools: the command line, the JSON API and the console of the
+//! service.
+
+mod checks;
+mod request;
+mod writes;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+pub use self::checks::{CheckedChange, Refusal};
+pub use self::request::{Action, Change, ChangedGate, GivenKey};
+use super::{AuditRecord, Inspector};
+use crate::error::Error;
+use crate::limiter::Limiter;
+
+/// The maximum time of the searches of one change, unless [`Changes::max_search`] sets another.
+const MAX_SEARCH: Duration = Duration::from_secs(60);
+
+/// Makes the changes of operators, and records each in the audit log.
+///
+/// [`check`](Self::check) finds the states of the key in all their stored forms, and refuses a change that is probably
+/// a mistake. [`apply`](Self::apply) writes a checked change. [`make`](Self::make) does both.
+///
+/// A search reads the names of all keys in the database with SCAN, for at most 60 s. A block, an unblock and a reset of
+/// a key whose quota is known from the caller's rules do not wait for it: [`apply`](Self::apply) first writes the state
+/// that the rule's quota names, then searches for other forms of the key. If that search fails, the change remains, and
+/// [`Effect::not_searched`] says why it is incomplete.
+#[derive(Clone, Debug)]
+pub struct Changes {
+    limiter: Limiter,
+    /// `None` if the limiter has no Redis.
+    inspector: Option<Inspector>,
+    max_search: Duration,
+}
+
+/// The operator who makes a change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Author {
+    /// The name of the operator's token or account.
+    pub name: String,
+    /// The operator's role.
+    pub role: String,
+    /// Why, in the operator's words.
+    pub reason: String,
+}
+
+/// A change that was tried, and recorded.
+#[derive(Clone, Debug)]
+pub struct Made {
+    /// The effect. After an error, a part of the change may have been made.
+    pub effect: Result<Effect, Error>,
+    /// The entry of the audit log.
+    pub record: AuditRecord,
+    /// Why Redis has not stored the entry, if it has not. A limiter without Redis stores none.
+    pub audit_error: Option<Error>,
+}
+
+/// The effect of a change that was made without an error.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Effect {
+    /// In words, such as `blocked for 1h`. Does not contain the key.
+    pub result: String,
+    /// False if there was nothing to change, for example no block to lift.
+    pub has_changed: bool,
+    /// Why further forms of the key were not searched, if they were not.
+    pub not_searched: Option<String>,
+    /// The Redis keys of the states that were blocked, unblocked or removed.
+    pub redis_keys: BTreeSet<String>,
+    /// The number of Redis keys that were removed: states with their holds and counted denials, or counts alone.
+    pub removed: u64,
+}
+
+impl Changes {
+    /// Makes changes of the state of this limiter, which may be in memory.
+    #[must_use]
+    pub fn new(limiter: &Limiter) -> Self {
+        let (limiter, inspector) = (limiter.clone(), Inspector::new(limiter).ok());
+        Self { limiter, inspector, max_search: MAX_SEARCH }
+    }
+
+    /// Sets the maximum time of the searches of one change, instead of 60 s.
+    #[must_use]
+    pub fn max_search(self, max_search: Duration) -> Self {
+        Self { max_search, ..self }
+    }
+
+    /// Writes a checked change, and records it in the audit log with its result.
+    ///
+    /// # Cancel safety
+    ///
+    /// Not cancel safe: if the future is dropped, the change may be made in part, and is not recorded.
+    pub async fn apply(&self, checked: CheckedChange, author: &Author) -> Made {
+        let mut record = self.record(&checked.change, author);
+        let effect = self.write(checked).await;
+        record.result = match &effect {
+            Ok(effect) => effect.result.clone(),
+            Err(error) => format!("failed: {error}"),
+        };
+        let audit_error = match &self.inspector {
+            Some(inspector) => inspector.record_audit(&record).await.err(),
+            None => None,
+        };
+        Made { effect, record, audit_error }
+    }
+
+    /// Checks a change, and applies it.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](Self::check): then nothing was changed, and nothing is recorded.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`apply`](Self::apply).
+    pub async fn make(&self, change: Change, author: &Author) -> Result<Made, Refusal> {
+        Ok(self.apply(self.check(change).await?, author).await)
+    }
+
+    /// Returns the entry of a change for the audit log, without its result.
+    fn record(&self, Change { gate, action, .. }: &Change, author: &Author) -> AuditRecord {
+        let keyspace = self.limiter.pipeline.keyspace();
+        AuditRecord {
+            operator: author.name.clone(),
+            role: author.role.clone(),
+            verb: action.verb().to_owned(),
+            gate: gate.name.clone(),
+            key: action.key().map(|key| key.recorded(keyspace)).unwrap_or_default(),
+            detail: action.detail(),
+            reason: author.reason.clone(),
+            result: String::new(),
+        }
+    }
+}
+
+impl Effect {
+    /// Returns the effect of a change that was made.
+    fn changed(result: impl Into<String>) -> Self {
+        Self { result: result.into(), has_changed: true, ..Self::default() }
+    }
+
+    /// Returns the effect of a change that had nothing to do.
+    fn nothing(result: impl Into<String>) -> Self {
+        Self { has_changed: false, ..Self::changed(result) }
+    }
+}
