@@ -7,7 +7,7 @@
 //! 5. **batch**: the check joins others, and equal checks are merged.
 //! 6. **store**: a script decides and charges.
 //! 7. **fallback**: without a reply, the failure policy decides.
-//! 8. **report**: shadow mode, then the figures and the observer.
+//! 8. **report**: [shadow mode](shadow), then the figures and the observer.
 //!
 //! A single check ([`Pipeline::check`]) passes all of them. Many independent checks
 //! ([`Pipeline::check_each`]) skip the leases and travel in calls of their own. Several checks in one atomic
@@ -31,6 +31,7 @@ pub(crate) mod request;
 mod reserve;
 mod send;
 mod settle_holds;
+mod shadow;
 mod take_up_to;
 mod write;
 
@@ -250,20 +251,7 @@ impl Pipeline {
             charge_used.await;
             return Err(error);
         }
-        let shadow_requests: Vec<_> = shadow.iter().map(|&at| requests[at].borrowed()).collect();
-        let decide_shadow = async {
-            match (n, hold) {
-                (0, _) => join_all(shadow_requests.iter().map(|request| self.peek_shadow(request))).await,
-                (1, None) => self.decide_each(shadow_requests).await,
-                (_, None) => {
-                    join_all(shadow_requests.iter().map(|request| self.take_shadow_up_to(request, n))).await
-                }
-                (_, Some(hold)) => {
-                    let held = shadow.iter().zip(&shadow_requests);
-                    join_all(held.map(|(&at, request)| self.hold_shadow(request, at, hold))).await
-                }
-            }
-        };
+        let decide_shadow = self.decide_in_shadow(&requests, &shadow, n, hold);
         let (taken, shadow_decisions, used_decisions) =
             join3(self.take_all(&group, n, hold), decide_shadow, charge_used).await;
         let taken = match (taken, hold) {
@@ -302,12 +290,6 @@ impl Pipeline {
         let decision =
             AllDecision { allowed: is_allowed, ..group::decision(is_full, &requests, decisions, binds) };
         Ok((taken.granted, decision, requests))
-    }
-
-    /// Peeks at a gate in shadow mode, for the cost of the request.
-    async fn peek_shadow(&self, request: &Request<'_>) -> Result<Decision, Error> {
-        let taken = self.take_group(&[request], 0, None).await;
-        Self::admit_in_shadow(request, taken.map(GroupDecision::into_first))
     }
 
     /// Stage 1 of each check of a group. Returns the decision where a switch decides.

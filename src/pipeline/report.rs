@@ -41,26 +41,6 @@ impl Pipeline {
         decided
     }
 
-    /// Applies shadow mode to a decision of a gate in shadow mode.
-    pub(super) fn admit_in_shadow(
-        request: &Request<'_>,
-        decided: Result<Decision, Error>,
-    ) -> Result<Decision, Error> {
-        Self::admit_undecided(request, decided).map(Decision::into_shadow)
-    }
-
-    /// Replaces the error of a check that could not be decided, because Redis is unavailable or the key's state
-    /// is corrupt, by an admission. A cost above the limit is a denial. A limiter that was shut down and a wrong
-    /// configuration stay errors.
-    fn admit_undecided(request: &Request<'_>, decided: Result<Decision, Error>) -> Result<Decision, Error> {
-        match decided {
-            Err(error) if !error.is_shut_down() && !error.is_config() => {
-                request.fixed_decision(!error.is_over_capacity(), Source::Open)
-            }
-            decided => decided,
-        }
-    }
-
     /// Reports a decision and a denied key, also if only shadow mode admitted the check.
     #[inline]
     pub(crate) fn notify(&self, request: &Request<'_>, decision: &Decision) {

@@ -6,7 +6,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::components::Pipeline;
-use super::group::GroupDecision;
 use crate::decision::{AllDecision, Decision, Source};
 use crate::error::Error;
 use crate::local::fallback::ReconcileStamp;
@@ -34,18 +33,6 @@ impl Pipeline {
         };
         span.all_decided(&decided);
         decided.map(|decision| (decision, requests))
-    }
-
-    /// Decides one check of a gate in shadow mode, and makes a hold of its own of the charge: the others may be
-    /// denied.
-    pub(super) async fn hold_shadow(
-        &self,
-        request: &Request<'_>,
-        index: usize,
-        hold: &NewHold,
-    ) -> Result<Decision, Error> {
-        let taken = self.take_group(&[request], 1, Some(&hold_of_item(hold, index))).await;
-        self.report(request, taken.map(GroupDecision::into_first))
     }
 
     /// Cancels the charges of gates in shadow mode, after the other gates of the reservation have failed.

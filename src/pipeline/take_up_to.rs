@@ -41,7 +41,7 @@ impl Pipeline {
     }
 
     /// Stages 3 to 7. Returns how many checks were admitted.
-    async fn decide_up_to(&self, request: &Request<'_>, n: u64) -> Result<(u64, Decision), Error> {
+    pub(super) async fn decide_up_to(&self, request: &Request<'_>, n: u64) -> Result<(u64, Decision), Error> {
         let item = request.item().map_err(|error| request.with_context(error))?;
         let sent = sent(&item.target.gate.quota, request.cost, n);
         if n > 0
@@ -60,7 +60,7 @@ impl Pipeline {
     }
 
     /// Stage 8. Returns how many checks the caller may pass: in shadow mode all.
-    fn report_up_to(
+    pub(super) fn report_up_to(
         &self,
         request: &Request<'_>,
         n: u64,
@@ -121,12 +121,5 @@ impl Pipeline {
         };
         span.all_decided(&decision);
         decision.map(|decision| Grant::new(granted, n, decision))
-    }
-
-    /// Takes from a gate in shadow mode, apart from the other gates of its group.
-    pub(super) async fn take_shadow_up_to(&self, request: &Request<'_>, n: u64) -> Result<Decision, Error> {
-        let n = if request.cost > 0 { n } else { 0 };
-        let granted = self.decide_up_to(request, n).await;
-        self.report_up_to(request, n, granted).map(|(_, decision)| decision)
     }
 }
