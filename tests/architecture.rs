@@ -107,7 +107,7 @@ fn house_is_within_its_budgets() {
     const FLOORS: usize = 12;
     const PUBLIC_FUNCTIONS: usize = 376;
     const LINES: [(&str, usize); 6] = [
-        ("src", 23_790),
+        ("src", 23_800),
         ("crates/tidegate-cli/src", 4_940),
         ("crates/tidegate-http/src", 5_070),
         ("crates/tidegate-rules/src", 5_380),
