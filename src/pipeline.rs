@@ -201,21 +201,22 @@ impl Pipeline {
     pub(crate) async fn check_all(&self, requests: Vec<Request<'_>>) -> Result<AllDecision, Error> {
         let n = u64::from(requests.iter().any(|request| request.cost > 0));
         let span = Span::of_all(requests.len());
-        let decided = self.decide_all(requests, n, None).await.map(|(_, decision, _)| decision);
+        let decided = self.decide_all(requests, n, None, true).await.map(|(_, decision, _)| decision);
         span.all_decided(&decided);
         decided
     }
 
     /// Returns the decision that [`check_all`](Self::check_all) would make, without charging.
     pub(crate) async fn peek_all(&self, requests: Vec<Request<'_>>) -> Result<AllDecision, Error> {
-        self.decide_all(requests, 0, None).await.map(|(_, decision, _)| decision)
+        self.decide_all(requests, 0, None, false).await.map(|(_, decision, _)| decision)
     }
 
     /// Takes up to `n` times, all or nothing, of the gates that are neither switched nor in shadow. Each gate in
     /// shadow is checked separately at the same time, and so is one that charges units used. A gate in shadow cannot fail
     /// the others, which may already be charged, unless the limiter was shut down; one that charges units used can, if its
     /// failure policy is an error. The charges become the hold, if there is one:
-    /// then n is at most 1.
+    /// then n is at most 1. `charges_used`: whether gates that charge units used do so, as in a check; reservations and partial
+    /// grants take units before they are used.
     ///
     /// Returns how often, and also the requests with the settings that decided.
     async fn decide_all<'a>(
@@ -223,17 +224,17 @@ impl Pipeline {
         requests: Vec<Request<'a>>,
         n: u64,
         hold: Option<&NewHold>,
+        charges_used: bool,
     ) -> Result<(u64, AllDecision, Vec<Request<'a>>), Error> {
         group::check_number(requests.len())?;
         let (requests, mut decisions) = self.resolve_all(self.follow_each(requests).await)?;
         let switched = group::switched(&requests, &decisions, n);
-        let is_check = n == 1 && hold.is_none();
         // A group that a closed gate denies charges nothing, except units that were used already.
         let is_denied = decisions.iter().flatten().any(|decision| !decision.is_allowed());
         let n = if is_denied { 0 } else { n };
         let hold = hold.filter(|_| n > 0);
         let undecided = (0..requests.len()).filter(|&at| decisions[at].is_none());
-        let is_used = |at: &usize| is_check && requests[*at].charges_used();
+        let is_used = |at: &usize| charges_used && requests[*at].charges_used();
         let (used, undecided): (Vec<_>, Vec<_>) = undecided.partition(is_used);
         let (shadow, together): (Vec<_>, Vec<_>) =
             undecided.into_iter().partition(|&at| requests[at].gate.is_shadow);

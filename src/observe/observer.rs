@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::decision::Decision;
 use crate::error::Error;
+use crate::error::redact::RedactedKey;
 use crate::observe::warning::Warning;
 use crate::quota::settlement::Settlement;
 
@@ -180,9 +181,10 @@ impl fmt::Display for EventKey<'_> {
     }
 }
 
+/// Shows at most two bytes of the key, as errors do.
 impl fmt::Debug for EventKey<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        RedactedKey::new(self.to_string().as_bytes()).fmt(f)
     }
 }
 

@@ -26,7 +26,7 @@ impl Pipeline {
     ) -> Result<(AllDecision, Vec<Request<'a>>), Error> {
         let n = u64::from(requests.iter().any(|request| request.cost > 0));
         let span = Span::of_all(requests.len());
-        let reserved = self.decide_all(requests, n, Some(hold)).await;
+        let reserved = self.decide_all(requests, n, Some(hold), false).await;
         let (decided, requests) = match reserved {
             Ok((_, decision, requests)) => (Ok(decision), requests),
             Err(error) => (Err(error), Vec::new()),

@@ -108,7 +108,7 @@ impl Pipeline {
     ) -> Result<Grant<AllDecision>, Error> {
         let taken = if requests.iter().any(|request| request.cost > 0) { n } else { 0 };
         let span = Span::of_all(requests.len());
-        let decided = self.decide_all(requests, taken, None).await;
+        let decided = self.decide_all(requests, taken, None, false).await;
         let decided = decided.map(|(granted, decision, requests)| {
             let gates = requests.iter().zip(decision.each_alone());
             let others = gates.filter(|(request, _)| !request.gate.is_shadow);

@@ -200,9 +200,16 @@ impl RulesLimiter {
     /// an unknown domain.
     #[must_use]
     pub fn plan(&self, domain: &str, descriptors: &[Descriptor<'_>]) -> Plan<'_> {
+        self.planned(domain, descriptors, false)
+    }
+
+    /// Plans a request. Of one that only peeks, the observer is notified of nothing.
+    fn planned(&self, domain: &str, descriptors: &[Descriptor<'_>], is_peek: bool) -> Plan<'_> {
         let RulesLimiterInner { limiter, rules, gates, unknown_domain, .. } = &*self.0;
         let plan = Plan::new(rules, gates, limiter, domain, descriptors);
-        plan.notify(limiter, descriptors);
+        if !is_peek {
+            plan.notify(limiter, descriptors);
+        }
         if !plan.is_domain_known() {
             limiter.warn(unknown_domain, || {
                 // The domain can come from a client.

@@ -256,8 +256,10 @@ async fn give_back(
     domain: &str,
     descriptors: Vec<Descriptor<'_>>,
 ) -> Result<Option<RulesDecision>, ServiceError> {
-    let plan = rules.plan(domain, &descriptors);
-    let charges = plan.checks().iter().chain(plan.shadow_checks()).filter(|check| check.cost() > 0);
+    // One by one: beside a rule that denies without a check, a plan leaves the others out.
+    let plans: Vec<_> = descriptors.iter().map(|one| rules.plan(domain, std::slice::from_ref(one))).collect();
+    let checks = plans.iter().flat_map(|plan| plan.checks().iter().chain(plan.shadow_checks()));
+    let charges = checks.filter(|check| check.cost() > 0);
     let refunds = charges.map(|check| check.gate().refund(check.key(), check.cost()));
     try_join_all(refunds).await?;
     let peeks: Vec<_> = descriptors.into_iter().map(|descriptor| descriptor.hits(0)).collect();

@@ -2,7 +2,7 @@
 
 use std::pin::pin;
 
-use futures_util::future::{Either, select, try_join_all};
+use futures_util::future::{Either, join_all, select};
 use tidegate::{Decision, Source, Stopwatch};
 
 use super::RulesLimiter;
@@ -29,11 +29,16 @@ impl RulesLimiter {
         let is_charged = |check: &&PlannedCheck<'_>| is_charged(check, &decision.outcomes()[check.at], mode);
         let charged: Vec<_> = checks.filter(is_charged).collect();
         let penalties = charged.iter().map(|check| check.gate().penalize(check.key(), check.cost()));
-        let penalties = pin!(try_join_all(penalties));
+        let penalties = pin!(join_all(penalties));
         let left = self.limiter().deadline().saturating_sub(began.elapsed());
-        let Either::Left((Ok(_), _)) = select(penalties, pin!(self.limiter().sleep(left))).await else {
+        let Either::Left((results, _)) = select(penalties, pin!(self.limiter().sleep(left))).await else {
             return;
         };
+        let charged: Vec<_> = charged
+            .into_iter()
+            .zip(results)
+            .filter_map(|(check, result)| result.ok().map(|()| check))
+            .collect();
         // Several descriptors can have one key.
         let units = |check: &PlannedCheck<'_>| {
             let of_key = charged.iter().filter(|other| other.is_of_same_key(check));

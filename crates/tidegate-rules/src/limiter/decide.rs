@@ -51,9 +51,12 @@ impl RulesLimiter {
         mode: &Mode,
     ) -> Result<RulesGrant, Error> {
         let began = self.limiter().stopwatch();
-        let mut plan = self.plan(domain, descriptors);
+        let mut plan = self.planned(domain, descriptors, mode.take == Take::Peek);
         if matches!(mode.take, Take::Check | Take::UpTo(_)) {
             ensure_no_permit(&plan)?;
+        }
+        if matches!(mode.take, Take::UpTo(_)) {
+            plan.leave_out_used();
         }
         // The rare cases are boxed: a service allocates the future of each request.
         let is_denied = mode.take != Take::Peek
@@ -62,25 +65,30 @@ impl RulesLimiter {
         if mode.denies_above_limit && !plan.uncharged().is_empty() {
             Box::pin(show_uncharged(&mut plan, mode)).await;
         }
-        let shadow_take = if is_denied { Take::Peek } else { mode.take };
-        let (taken, shadow) = take(&plan, mode, shadow_take).await;
+        let (taken, shadow) = take(&plan, mode, is_denied).await;
         let Taken { passes, granted, decisions, mut permits } = taken?;
         let decisions = plan.checks().iter().zip(decisions);
         let decisions: Vec<_> =
             decisions.map(|(check, decision)| mode.shown(&plan, check, decision)).collect();
-        let shadow = shadow.into_iter().map(|taken| {
-            let (decision, held) = taken?;
-            permits.extend(held.into_each());
-            Ok(decision)
-        });
+        let shadow: Vec<_> = plan
+            .shadow_checks()
+            .iter()
+            .zip(shadow)
+            .map(|(check, taken)| {
+                let (decision, held) = taken?;
+                permits.extend(held.into_each());
+                Ok(mode.shown(&plan, check, decision))
+            })
+            .collect();
         let mut decision = plan.conclude(passes, decisions, shadow);
+        let (granted, permits) = match decision.is_allowed() {
+            true => (granted, permits),
+            false => (0, Permits::default()),
+        };
         if mode.charges_denied() && decision.has_denial() {
             Box::pin(self.charge_denied(&plan, &mut decision, mode, &began)).await;
         }
-        Ok(match decision.is_allowed() {
-            true => RulesGrant { decision, granted, permits },
-            false => RulesGrant { decision, granted: 0, permits: Permits::default() },
-        })
+        Ok(RulesGrant { decision, granted, permits })
     }
 }
 
@@ -88,11 +96,14 @@ impl RulesLimiter {
 async fn deny_by_peeks(plan: &mut Plan<'_>, mode: &Mode) -> Result<bool, Error> {
     let peeks = plan.checks().iter().filter(|check| check.cost() == 0);
     let peeked = peek_each(plan, peeks.clone(), mode).await?;
-    let denials = peeks.map(|check| check.at).zip(peeked).filter(|(_, peeked)| !peeked.is_allowed());
-    let denials: Vec<_> = denials.collect();
-    let is_denied = !denials.is_empty();
-    if is_denied {
-        plan.deny(denials);
+    let is_denied = peeked.iter().any(|peeked| !peeked.is_allowed());
+    match is_denied {
+        true => {
+            let denials = peeks.map(|check| check.at).zip(peeked).filter(|(_, peeked)| !peeked.is_allowed());
+            let denials = denials.collect();
+            plan.deny(denials, mode.take.charges_used());
+        }
+        false => plan.show_admitted(peeked),
     }
     Ok(is_denied)
 }
@@ -100,7 +111,7 @@ async fn deny_by_peeks(plan: &mut Plan<'_>, mode: &Mode) -> Result<bool, Error> 
 /// Shows the limits that a denial leaves out. The request is denied also if their states are not known.
 async fn show_uncharged(plan: &mut Plan<'_>, mode: &Mode) {
     if let Ok(mut peeked) = peek_each(plan, plan.uncharged(), mode).await {
-        deny_costs(plan.uncharged(), &mut peeked);
+        deny_costs(plan.uncharged(), &mut peeked, mode);
         plan.show_peeks(peeked);
     }
 }

@@ -48,8 +48,8 @@ impl Mode {
         Self::default()
     }
 
-    /// Charges nothing, and acquires nothing of rules in flight: returns the decision that a check would get. Each rule
-    /// is read on its own.
+    /// Charges nothing, and acquires nothing of rules in flight: returns the decision that a check would get. Each descriptor
+    /// is read on its own: those with one key are not summed, as a check sums them.
     #[must_use]
     pub fn peek() -> Self {
         Self { take: Take::Peek, ..Self::default() }
@@ -146,6 +146,11 @@ impl Take {
             Self::InFlight if !checks.iter().any(PlannedCheck::is_in_flight) => Self::Check,
             take => take,
         }
+    }
+
+    /// Returns whether gates that charge units used do so. A partial grant takes units before they are used.
+    pub(super) const fn charges_used(self) -> bool {
+        matches!(self, Self::Check | Self::InFlight)
     }
 
     /// Returns the number of equal requests.

@@ -155,21 +155,38 @@ impl<'r> Plan<'r> {
             plan.outcomes.push(RuleOutcome { rule, result, metric, candidate: None });
         }
         if is_denied && !charges_each {
-            plan.leave_out();
+            plan.leave_out(true);
         }
         plan
     }
 
-    /// Leaves out the checks of a request that is denied: nothing is charged, except units that were used already.
-    fn leave_out(&mut self) {
+    /// Leaves out the checks of a request that is denied: nothing is charged, except units that were used already if
+    /// `charges_used`.
+    fn leave_out(&mut self, charges_used: bool) {
         let outcomes = &self.outcomes;
         let is_used = |check: &PlannedCheck<'_>| outcomes[check.at].rule().is_some_and(Rule::charges_used);
-        self.uncharged.extend(self.checks.extract_if(.., |check| check.cost == 0 || !is_used(check)));
+        let is_charged = |check: &PlannedCheck<'_>| charges_used && check.cost > 0 && is_used(check);
+        self.uncharged.extend(self.checks.extract_if(.., |check| !is_charged(check)));
+    }
+
+    /// Leaves out also the units used of a request that is denied without a check.
+    pub(super) fn leave_out_used(&mut self) {
+        if !self.charges_each && self.static_denials().next().is_some() {
+            self.leave_out(false);
+        }
+    }
+
+    /// Takes the checks that cost nothing out of those that are decided together: they have these decisions.
+    pub(super) fn show_admitted(&mut self, peeked: Vec<Decision>) {
+        let peeks = self.checks.extract_if(.., |check| check.cost == 0);
+        for (check, peeked) in peeks.zip(peeked) {
+            self.outcomes[check.at].result = RuleResult::Decided(peeked);
+        }
     }
 
     /// Denies the request by peeks, each of the descriptor at an index.
-    pub(super) fn deny(&mut self, denials: Vec<(usize, Decision)>) {
-        self.leave_out();
+    pub(super) fn deny(&mut self, denials: Vec<(usize, Decision)>, charges_used: bool) {
+        self.leave_out(charges_used);
         for (at, denial) in denials {
             self.outcomes[at].result = RuleResult::Decided(denial);
         }

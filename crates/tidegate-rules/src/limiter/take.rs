@@ -35,30 +35,30 @@ impl Taken {
 pub(super) async fn take(
     plan: &Plan<'_>,
     mode: &Mode,
-    shadow_take: Take,
+    is_denied: bool,
 ) -> (Result<Taken, Error>, Vec<TakenInShadow>) {
     // The rare cases are boxed, here and below: a service allocates the future of each request.
     match plan.shadow_checks() {
         [] => (take_hard(plan, mode).await, Vec::new()),
-        shadow => Box::pin(join(take_hard(plan, mode), take_shadow(shadow, shadow_take))).await,
+        shadow => Box::pin(join(take_hard(plan, mode), take_shadow(shadow, mode.take, is_denied))).await,
     }
 }
 
 /// Takes from the checks that can deny: all or nothing, or each on its own.
 async fn take_hard(plan: &Plan<'_>, mode: &Mode) -> Result<Taken, Error> {
-    match (plan.checks(), mode.take) {
-        ([], take) => Ok(Taken { passes: true, granted: take.wanted(), ..Taken::default() }),
+    match (plan.checks(), mode.take.of(plan.checks())) {
+        ([], _) => Ok(Taken { passes: true, granted: mode.take.wanted(), ..Taken::default() }),
         // A separate case, because only a single check can spend from a lease.
-        ([check], Take::Check) => match check.gate().check_cost(check.key(), check.cost()).await {
-            Err(error) => Box::pin(deny_cost(check, Take::Check, mode, error)).await,
-            Ok(decision) => Ok(Taken::alone(1, decision)),
-        },
-        (checks, take) => match take.of(checks) {
-            take if checks.len() == 1 || plan.charges_each() || take == Take::Peek => {
-                Box::pin(take_apart(plan, take, mode)).await
+        ([check], take) if take == Take::Check || (take == Take::Peek && mode.take != Take::Peek) => {
+            match check.gate().check_cost(check.key(), check.cost()).await {
+                Err(error) => Box::pin(deny_cost(check, Take::Check, mode, error)).await,
+                Ok(decision) => Ok(Taken::alone(u64::from(check.cost() > 0), decision)),
             }
-            take => Box::pin(take_together(plan, take, mode)).await,
-        },
+        }
+        (checks, take) if checks.len() == 1 || plan.charges_each() || take == Take::Peek => {
+            Box::pin(take_apart(plan, take, mode)).await
+        }
+        (_, take) => Box::pin(take_together(plan, take, mode)).await,
     }
 }
 
@@ -82,7 +82,7 @@ async fn take_together(plan: &Plan<'_>, take: Take, mode: &Mode) -> Result<Taken
         // Nothing was charged, except units that were used.
         Err(error) if error.is_over_capacity() && mode.denies_above_limit => {
             let mut decisions = peek_each(plan, plan.checks(), mode).await?;
-            deny_costs(plan.checks(), &mut decisions);
+            deny_costs(plan.checks(), &mut decisions, mode);
             Ok(Taken { decisions, ..Taken::default() })
         }
         taken => taken,
@@ -117,9 +117,18 @@ fn granted_apart(plan: &Plan<'_>, taken: &[Taken], n: u64) -> u64 {
     of_quotas(false).min().unwrap_or(n).min(of_quotas(true).max().unwrap_or(n))
 }
 
-/// Takes from checks in shadow mode. One that would deny a cost above its limit shows the state of the limit.
-async fn take_shadow(checks: &[PlannedCheck<'_>], take: Take) -> Vec<TakenInShadow> {
-    let taken = checks.iter().zip(take_each(checks, take.of(checks)).await);
+/// Takes from checks in shadow mode. One that would deny a cost above its limit shows the state of the limit. If the
+/// request is denied, only units that were used are charged.
+async fn take_shadow(checks: &[PlannedCheck<'_>], take: Take, is_denied: bool) -> Vec<TakenInShadow> {
+    let charges = |check: &PlannedCheck<'_>| take.charges_used() && check.gate().charges_used();
+    let taken = match is_denied {
+        false => take_each(checks, take.of(checks)).await,
+        true => {
+            let take = |check| if charges(check) { Take::Check } else { Take::Peek };
+            join_all(checks.iter().map(|check| take_alone(check, take(check)))).await
+        }
+    };
+    let taken = checks.iter().zip(taken);
     let shown = taken.map(async |(check, taken)| {
         let Taken { mut decisions, permits, .. } = taken?;
         let decision = decisions.swap_remove(0);
@@ -153,7 +162,7 @@ async fn take_alone(check: &PlannedCheck<'_>, take: Take) -> Result<Taken, Error
             let grant = made.take_up_to(n).await?;
             Taken::alone(grant.granted(), grant.into_decision())
         }
-        Take::InFlight if check.is_in_flight() => match made.acquire().await? {
+        Take::InFlight if check.is_in_flight() && check.cost() > 0 => match made.acquire().await? {
             Acquired::Admitted(permit, decision) => {
                 Taken { permits: permit.into(), ..Taken::alone(1, decision) }
             }
@@ -170,8 +179,15 @@ async fn deny_cost(check: &PlannedCheck<'_>, take: Take, mode: &Mode, error: Err
         return Err(error);
     }
     let peeked = peek(check).await?;
-    let denied = if take == Take::Peek { peeked.into_denied() } else { check.check().deny(peeked) };
-    Ok(Taken::alone(0, denied))
+    Ok(Taken::alone(0, denied(check, take, peeked)))
+}
+
+/// Denies a check that was peeked at. Notifies the observer, unless the request only peeks.
+fn denied(check: &PlannedCheck<'_>, take: Take, peeked: Decision) -> Decision {
+    match take {
+        Take::Peek => peeked.into_denied(),
+        _ => check.check().deny(peeked),
+    }
 }
 
 /// Reads the limits of checks, each on its own: whether one unit is left.
@@ -192,7 +208,7 @@ async fn peek(check: &PlannedCheck<'_>) -> Result<Decision, Error> {
 }
 
 /// Denies, of peeked checks, those whose costs are above the units that are left.
-pub(super) fn deny_costs(checks: &[PlannedCheck<'_>], peeked: &mut [Decision]) {
+pub(super) fn deny_costs(checks: &[PlannedCheck<'_>], peeked: &mut [Decision], mode: &Mode) {
     for (at, (check, decision)) in checks.iter().zip(peeked).enumerate() {
         // Checks of one key are charged as one.
         let of_key = checks[..=at].iter().filter(|other| other.is_of_same_key(check));
@@ -201,7 +217,7 @@ pub(super) fn deny_costs(checks: &[PlannedCheck<'_>], peeked: &mut [Decision]) {
         let switch = check.gate().name().and_then(|name| control.current_switch(name));
         // A switch decides regardless of the cost. Units that were used have been charged already.
         if cost > decision.remaining() && switch.is_none() && !check.gate().charges_used() {
-            *decision = check.check().deny(decision.clone());
+            *decision = denied(check, mode.take, decision.clone());
         }
     }
 }
