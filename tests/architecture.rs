@@ -110,7 +110,7 @@ fn house_is_within_its_budgets() {
         ("src", 23_800),
         ("crates/tidegate-cli/src", 4_940),
         ("crates/tidegate-http/src", 5_070),
-        ("crates/tidegate-rules/src", 5_380),
+        ("crates/tidegate-rules/src", 5_420),
         ("crates/tidegate-server/src", 9_500),
         ("lua", 2_390),
     ];

@@ -157,6 +157,16 @@ fn path_of_a_socket_is_shown_only_if_it_contains_no_encoded_query() {
     }
 }
 
+/// The events of a limiter, as `Debug` shows them.
+#[derive(Clone, Default)]
+struct EventTexts(Arc<Mutex<Vec<String>>>);
+
+impl Observer for EventTexts {
+    fn on(&self, event: &Event<'_>) {
+        self.0.lock().unwrap().push(format!("{event:?}"));
+    }
+}
+
 #[tokio::test]
 async fn debug_shows_at_most_two_bytes_of_a_key() {
     const KEY: &str = "user:42:secret";
@@ -187,6 +197,14 @@ async fn debug_shows_at_most_two_bytes_of_a_key() {
         let text = format!("{value:?} {value:#?}");
         assert!(!text.contains("ser:") && !text.contains("secret"), "{text}");
     }
+    let events = EventTexts::default();
+    let limiter = Limiter::builder().in_memory().observer(events.clone()).build().unwrap();
+    let gate = limiter.gate("gate", Quota::fixed_window(1, HOUR));
+    for _ in 0..2 {
+        let _ = gate.check(KEY).await.unwrap();
+    }
+    let texts = events.0.lock().unwrap().join(" ");
+    assert!(texts.contains("Denied") && !texts.contains("ser:") && !texts.contains("secret"), "{texts}");
     let shown = format!("{overrides:?}");
     assert!(shown.contains("\"us…\" (14 bytes)") && shown.contains("Switch"), "{shown}");
     let independent = AllDecision::of_each(all.into_each_alone());

@@ -105,6 +105,9 @@ async fn each_way_to_check_charges_used_units_apart_from_the_others() {
         let all = limiter.check_all([asked.key("z").cost(1), used.key("z").cost(7)]).await.unwrap();
         assert!(!all.is_allowed() && all.binding().gate() == "leaky");
         assert_eq!(asked.peek("z").await.unwrap().remaining(), 5);
+        // A partial grant takes units before they are used, also one of a single request.
+        let grant = limiter.take_up_to([used.key("z"), asked.key("z")], 1).await.unwrap();
+        assert_eq!((grant.granted(), asked.peek("z").await.unwrap().remaining()), (0, 5));
         let each = limiter.check_each([used.key("a").cost(7), asked.key("a"), used.key("a")]).await;
         let each: Vec<bool> = each.into_iter().map(|decided| decided.unwrap().is_allowed()).collect();
         assert_eq!(each, [false, true, false]);

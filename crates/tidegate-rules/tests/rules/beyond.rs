@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate::{Event, Limiter, ManualClock, Observer, OnFailure, Source, Stub};
+use tidegate::{Acquired, Event, Limiter, ManualClock, Observer, OnFailure, Source, Stub};
 use tidegate_rules::{Descriptor, Mode, RuleResult, Rules, RulesLimiter};
 
 use crate::support::fixture::builder_as_is;
@@ -166,6 +166,20 @@ async fn rule_can_lease() {
     let mut is_leased = false;
     for _ in 0..900 {
         let decision = limits.check("d", &[Descriptor::from([("k", "v")])]).await.unwrap();
+        is_leased |= decision.binding().unwrap().decision().unwrap().source() == Source::Lease;
+    }
+    assert!(is_leased);
+}
+
+#[tokio::test]
+async fn acquire_spends_the_lease_of_a_rule_that_is_not_in_flight() {
+    let limits = rules("unit: hour, requests_per_unit: 1000, lease: { max_units: 100, hold: 1m }");
+    let world = World::redis();
+    let limits = limits.bind(&world.limiter);
+    let mut is_leased = false;
+    for _ in 0..900 {
+        let acquired = limits.acquire("d", &[Descriptor::from([("k", "v")])]).await.unwrap();
+        let (Acquired::Admitted(_, decision) | Acquired::Denied(decision)) = acquired;
         is_leased |= decision.binding().unwrap().decision().unwrap().source() == Source::Lease;
     }
     assert!(is_leased);

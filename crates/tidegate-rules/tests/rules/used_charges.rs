@@ -60,6 +60,37 @@ async fn units_used_are_not_denied_after_they_were_charged() {
     }
 }
 
+/// Returns the units left of the rule in shadow mode.
+async fn left_of_tried(limits: &RulesLimiter) -> u64 {
+    left(limits, ["tried"]).await[0]
+}
+
+#[tokio::test]
+async fn units_used_are_charged_in_shadow_mode_too_beside_a_descriptor_without_hits_that_denies() {
+    for world in worlds() {
+        let limits = limits(&world, "");
+        assert!(check(&limits, &["asked"], 20).await.is_allowed());
+        let asked = Descriptor::from([("asked", "x")]).hits(0);
+        let tried = Descriptor::from([("tried", "x")]).hits(7);
+        assert!(!limits.check("d", &[asked, tried]).await.unwrap().is_allowed());
+        assert_eq!(left_of_tried(&limits).await, 13);
+    }
+}
+
+#[tokio::test]
+async fn partial_grant_of_nothing_charges_no_units_used() {
+    for world in worlds() {
+        let limits = limits(&world, "");
+        assert!(check(&limits, &["asked"], 20).await.is_allowed());
+        for denies in ["asked", "closed"] {
+            let denies = Descriptor::from([(denies, "x")]).hits(u64::from(denies == "closed"));
+            let used = Descriptor::from([("used", "x")]).hits(1);
+            let grant = limits.take_up_to("d", &[denies, used], 3).await.unwrap();
+            assert_eq!((grant.granted(), left(&limits, ["used"]).await), (0, [20]));
+        }
+    }
+}
+
 #[tokio::test]
 async fn units_used_deny_once_they_are_above_the_limit() {
     for world in worlds() {

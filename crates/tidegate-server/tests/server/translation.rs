@@ -317,6 +317,12 @@ async fn negative_hits_give_units_back_and_deny_nothing() {
     let none = given_back(with_hits(user(), 0));
     let response = service.decide(&request([none])).await.unwrap();
     assert_eq!((response.overall_code(), rows(&response)), (OK, vec![(OK, Some((3, Unit::Minute)), 0)]));
+
+    // Beside a limit that denies without a check, too.
+    let closed = with_limit(descriptor(&[("closed", "x")]), 0, RateLimitUnit::Hour as i32);
+    let both = [given_back(with_hits(user(), 2)), given_back(closed)];
+    let response = service.decide(&request(both)).await.unwrap();
+    assert_eq!(response.statuses[0].limit_remaining, 2);
 }
 
 #[tokio::test]
