@@ -48,7 +48,9 @@ impl Changes {
             }
         };
         if let Some(key) = action.key() {
-            effect.redis_keys = effect.redis_keys.into_iter().map(|it| key.redacted_in(it)).collect();
+            let keyspace = self.limiter.pipeline.keyspace();
+            let shown = effect.redis_keys.into_iter().map(|it| key.redacted_in(it, keyspace));
+            effect.redis_keys = shown.collect();
         }
         if let Some(why) = &effect.not_searched {
             effect.result += &format!("; other forms were not searched: {why}");
