@@ -119,6 +119,15 @@ impl Action {
         }
     }
 
+    /// Returns how long the change lasts; `None` if it has no end.
+    pub(super) const fn lasts(&self) -> Option<Duration> {
+        match self {
+            Self::Block { lasts, .. } | Self::Override { lasts, .. } => Some(*lasts),
+            Self::Switch { lasts, .. } => *lasts,
+            _ => None,
+        }
+    }
+
     /// Returns the values of the change, such as `for 1h`. Empty if it has none.
     #[must_use]
     pub fn detail(&self) -> String {
