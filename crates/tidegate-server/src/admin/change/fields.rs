@@ -79,7 +79,7 @@ impl ChangeFields {
             }
             Verb::EndSwitch => Action::EndSwitch,
         };
-        Ok(Change { gate, action, force: is_true(self.force.as_deref()) })
+        Ok(Change { gate, action, force: is_true("force", &self.force)? })
     }
 
     /// Rejects fields that would have no effect: the operator expects one.
@@ -107,7 +107,7 @@ impl ChangeFields {
 
     fn key(&self) -> Result<GivenKey, Problem> {
         let key = self.key.as_deref().ok_or_else(|| missing("key", "write the key as services give it"))?;
-        match is_true(self.stored.as_deref()) {
+        match is_true("stored", &self.stored)? {
             true => GivenKey::stored(key).map_err(|error| wrong(&format!("`key`: {error}"))),
             false => Ok(GivenKey::Plain(key.as_bytes().to_vec())),
         }
@@ -182,8 +182,12 @@ fn given(field: &Option<String>) -> Option<&str> {
     field.as_deref().map(str::trim).filter(|text| !text.is_empty())
 }
 
-fn is_true(field: Option<&str>) -> bool {
-    matches!(field, Some("true" | "on" | "1"))
+fn is_true(name: &str, field: &Option<String>) -> Result<bool, Problem> {
+    match given(field) {
+        Some("true" | "on" | "1") => Ok(true),
+        Some("false" | "off" | "0") | None => Ok(false),
+        Some(other) => Err(invalid(name, other, "a Boolean", "write true or false")),
+    }
 }
 
 #[cfg(test)]
@@ -245,6 +249,8 @@ mod tests {
             (Verb::Block, r#"{"for":"1h"}"#),
             (Verb::Block, r#"{"key":"a","for":"99999999999999999999y"}"#),
             (Verb::Reset, r#"{"key":"a b","stored":"true"}"#),
+            (Verb::Reset, r#"{"key":"a","stored":"yes"}"#),
+            (Verb::EndSwitch, r#"{"force":"TRUE"}"#),
         ] {
             let rule = of_rule(Quota::fixed_window(5, Duration::from_secs(60)));
             assert!(fields(json).change(verb, rule).is_err(), "{verb:?} {json}");
