@@ -61,7 +61,7 @@ impl ChangeFields {
             Verb::Block => Action::Block {
                 key: self.key()?,
                 lasts: self.required_duration()?,
-                quota: self.quota(&gate)?.or(gate.quota),
+                quota: self.quota(&gate)?,
             },
             Verb::Unblock => Action::Unblock { key: self.key()? },
             Verb::Reset => Action::Reset { key: self.key()? },
