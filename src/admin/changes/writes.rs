@@ -28,8 +28,12 @@ impl Changes {
                 control.set_override(&gate.name, key, *quota, *lasts).await?;
                 Effect::changed(format!("has the quota {quota} for {}", exact(*lasts)))
             }
-            Action::EndOverride { .. } | Action::Override { .. } => {
+            Action::EndOverride { key } | Action::Override { key, .. } => {
                 self.end_overrides(&ended_overrides).await?;
+                if let (true, GivenKey::Plain(key)) = (ended_overrides.is_empty(), key) {
+                    // Another version of tidegate may have written an override that this one does not know.
+                    control.end_override(&gate.name, key).await?;
+                }
                 match ended_overrides.is_empty() {
                     true => Effect::nothing("the key has no override"),
                     false => Effect::changed("has the gate's own quota again"),
