@@ -91,8 +91,12 @@ impl Changes {
     ///
     /// Not cancel safe: if the future is dropped, the change may be made in part, and is not recorded.
     pub async fn apply(&self, checked: CheckedChange, author: &Author) -> Made {
-        let mut record = self.record(&checked.change, author);
-        let effect = self.write(checked).await;
+        let record = self.record(&checked.change, author);
+        self.add_to_log(record, self.write(checked).await).await
+    }
+
+    /// Adds a change with its result to the audit log.
+    async fn add_to_log(&self, mut record: AuditRecord, effect: Result<Effect, Error>) -> Made {
         record.result = match &effect {
             Ok(effect) => effect.result.clone(),
             Err(error) => format!("failed: {error}"),
@@ -104,17 +108,24 @@ impl Changes {
         Made { effect, record, audit_error }
     }
 
-    /// Checks a change, and applies it.
+    /// Checks a change, and applies it. If Redis fails during the check, the failed change is recorded too.
     ///
     /// # Errors
     ///
-    /// As [`check`](Self::check): then nothing was changed, and nothing is recorded.
+    /// As [`check`](Self::check), except if Redis failed: then nothing was changed, and nothing is recorded.
     ///
     /// # Cancel safety
     ///
     /// As [`apply`](Self::apply).
     pub async fn make(&self, change: Change, author: &Author) -> Result<Made, Refusal> {
-        Ok(self.apply(self.check(change).await?, author).await)
+        let record = self.record(&change, author);
+        match self.check(change).await {
+            Ok(checked) => Ok(self.apply(checked, author).await),
+            Err(Refusal::Failed(error)) if !error.is_config() => {
+                Ok(self.add_to_log(record, Err(error)).await)
+            }
+            Err(refusal) => Err(refusal),
+        }
     }
 
     /// Returns the entry of a change for the audit log, without its result.
