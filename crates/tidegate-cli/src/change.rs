@@ -50,9 +50,12 @@ impl<'p> Pending<'p> {
     /// ask.
     async fn make(self, question: &str) -> Result<Option<Effect>, Failure> {
         let Self { changes, checked, changing, out } = self;
-        let no_effect = checked.no_effect.clone();
-        if no_effect.is_none() && !changing.prompt(question)? {
-            return Ok(None);
+        match &checked.no_effect {
+            Some(text) if !checked.change.force => {
+                return Ok(Some(Effect { result: text.clone(), ..Effect::default() }));
+            }
+            _ if !changing.prompt(question)? => return Ok(None),
+            _ => {}
         }
         let made = changes.apply(checked, &changing.author()).await;
         if let Some(error) = made.audit_error {
@@ -62,8 +65,7 @@ impl<'p> Pending<'p> {
         if let Some(why) = &effect.not_searched {
             output::warn(out.json, &format!("other forms of the key were not searched: {why}"));
         }
-        let result = no_effect.unwrap_or(effect.result);
-        Ok(Some(Effect { result, ..effect }))
+        Ok(Some(effect))
     }
 }
 
