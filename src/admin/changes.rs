@@ -25,7 +25,7 @@ const MAX_SEARCH: Duration = Duration::from_secs(60);
 /// A search reads the names of all keys in the database with SCAN, for at most 60 s. A block, an unblock and a reset of
 /// a key whose quota is known from the caller's rules do not wait for it: [`apply`](Self::apply) first writes the state
 /// that the rule's quota names, then searches for other forms of the key. If that search fails, the change remains, and
-/// [`Effect::not_searched`] says why it is incomplete.
+/// [`Effect::incomplete`] says why.
 #[derive(Clone, Debug)]
 pub struct Changes {
     limiter: Limiter,
@@ -63,8 +63,8 @@ pub struct Effect {
     pub result: String,
     /// False if there was nothing to change, for example no block to lift.
     pub has_changed: bool,
-    /// Why further forms of the key were not searched, if they were not.
-    pub not_searched: Option<String>,
+    /// Why further forms of the key were not searched, or one of them is as before.
+    pub incomplete: Option<String>,
     /// The Redis keys of the states that were blocked, unblocked or removed.
     pub redis_keys: BTreeSet<String>,
     /// The number of Redis keys that were removed: states with their holds and counted denials, or counts alone.
@@ -148,6 +148,18 @@ impl Effect {
     /// Returns the effect of a change that was made.
     fn changed(result: impl Into<String>) -> Self {
         Self { result: result.into(), has_changed: true, ..Self::default() }
+    }
+
+    /// Returns the value of a write to a further form of the key. If the write failed, returns `None` and keeps the reason,
+    /// provided that the change was made by an earlier write.
+    fn further<T>(&mut self, is_made: bool, written: Result<T, Error>) -> Result<Option<T>, Error> {
+        match written {
+            Err(error) if is_made => {
+                self.incomplete.get_or_insert_with(|| format!("another form is as before: {error}"));
+                Ok(None)
+            }
+            written => written.map(Some),
+        }
     }
 
     /// Returns the effect of a change that had nothing to do.

@@ -46,8 +46,8 @@ impl<'p> Pending<'p> {
         self
     }
 
-    /// Makes the change once it is confirmed. Returns `None` without confirmation. If there is nothing to change, does not
-    /// ask.
+    /// Makes the change once it is confirmed. Returns `None` without confirmation. If there is nothing to change, neither
+    /// asks nor writes.
     async fn make(self, question: &str) -> Result<Option<Effect>, Failure> {
         let Self { changes, checked, changing, out } = self;
         match &checked.no_effect {
@@ -62,8 +62,8 @@ impl<'p> Pending<'p> {
             output::warn(out.json, &format!("the audit log has no entry of this change: {error}"));
         }
         let effect = made.effect?;
-        if let Some(why) = &effect.not_searched {
-            output::warn(out.json, &format!("other forms of the key were not searched: {why}"));
+        if let Some(why) = &effect.incomplete {
+            output::warn(out.json, why);
         }
         Ok(Some(effect))
     }
