@@ -6,7 +6,10 @@ mod request;
 mod writes;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
+
+use tokio::sync::watch;
 
 pub use self::checks::{CheckedChange, Refusal};
 pub use self::request::{Action, Change, ChangedGate, GivenKey};
@@ -32,6 +35,8 @@ pub struct Changes {
     /// `None` if the limiter has no Redis.
     inspector: Option<Inspector>,
     max_search: Duration,
+    /// Whether the searches have ended: [`Changes::end_searches`].
+    has_ended: Arc<watch::Sender<bool>>,
 }
 
 /// The operator who makes a change.
@@ -76,7 +81,7 @@ impl Changes {
     #[must_use]
     pub fn new(limiter: &Limiter) -> Self {
         let (limiter, inspector) = (limiter.clone(), Inspector::new(limiter).ok());
-        Self { limiter, inspector, max_search: MAX_SEARCH }
+        Self { limiter, inspector, max_search: MAX_SEARCH, has_ended: Arc::default() }
     }
 
     /// Sets the maximum time of the searches of one change, instead of 60 s.
@@ -85,11 +90,18 @@ impl Changes {
         Self { max_search, ..self }
     }
 
+    /// Ends the searches for further forms of a key, so that the changes that were written are recorded now. Call it
+    /// before the process ends. Clones share it.
+    pub fn end_searches(&self) {
+        self.has_ended.send_replace(true);
+    }
+
     /// Writes a checked change, and records it in the audit log with its result.
     ///
     /// # Cancel safety
     ///
-    /// Not cancel safe: if the future is dropped, the change may be made in part, and is not recorded.
+    /// Not cancel safe: if the future is dropped, the change may be made in part, and is not recorded. To end it early,
+    /// call [`end_searches`](Self::end_searches).
     pub async fn apply(&self, checked: CheckedChange, author: &Author) -> Made {
         let record = self.record(&checked.change, author);
         self.add_to_log(record, self.write(checked).await).await

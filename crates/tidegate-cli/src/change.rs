@@ -1,6 +1,7 @@
 //! The commands that change something: `reset`, `block`, `unblock`, `forget`, `switch` and `override`.
 
 use std::collections::BTreeSet;
+use std::pin::pin;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -14,6 +15,7 @@ use crate::args::{self, Block, Changing, Forget, Reset, Switch, SwitchTo};
 use crate::failure::Failure;
 use crate::output::{self, Output};
 use crate::quota::{HOW_TO_SPECIFY, required_quota};
+use crate::serve::stop_signal;
 use crate::units::human;
 use crate::{instances, key_search};
 
@@ -47,7 +49,7 @@ impl<'p> Pending<'p> {
     }
 
     /// Makes the change once it is confirmed. Returns `None` without confirmation. If there is nothing to change, neither
-    /// asks nor writes.
+    /// asks nor writes. A signal to end ends the search of the change, so that the change is recorded.
     async fn make(self, question: &str) -> Result<Option<Effect>, Failure> {
         let Self { changes, checked, changing, out } = self;
         match &checked.no_effect {
@@ -57,7 +59,15 @@ impl<'p> Pending<'p> {
             _ if !changing.prompt(question)? => return Ok(None),
             _ => {}
         }
-        let made = changes.apply(checked, &changing.author()).await;
+        let author = changing.author();
+        let mut applying = pin!(changes.apply(checked, &author));
+        let made = tokio::select! {
+            made = &mut applying => made,
+            () = stop_signal()? => {
+                changes.end_searches();
+                applying.await
+            }
+        };
         if let Some(error) = made.audit_error {
             output::warn(out.json, &format!("the audit log has no entry of this change: {error}"));
         }

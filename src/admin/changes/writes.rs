@@ -1,8 +1,10 @@
 //! Writes checked changes.
 
 use std::collections::BTreeSet;
+use std::pin::pin;
 use std::time::Duration;
 
+use futures_util::future::{Either, select};
 use tokio::time::timeout;
 
 use super::checks::too_many_keys;
@@ -250,10 +252,13 @@ impl Changes {
         if let Some(states) = states {
             return Some((inspector, states));
         }
-        let why = match timeout(self.max_search, self.find(Some(&gate.name), key)).await {
-            Ok(Ok(states)) => return Some((inspector, states)),
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => too_many_keys(self.max_search),
+        let mut ended = self.has_ended.subscribe();
+        let search = timeout(self.max_search, self.find(Some(&gate.name), key));
+        let why = match select(pin!(search), pin!(ended.wait_for(|has_ended| *has_ended))).await {
+            Either::Left((Ok(Ok(states)), _)) => return Some((inspector, states)),
+            Either::Left((Ok(Err(error)), _)) => error.to_string(),
+            Either::Left((Err(_), _)) => too_many_keys(self.max_search),
+            Either::Right(_) => "the program was told to end".to_owned(),
         };
         effect.incomplete = Some(format!("other forms were not searched: {why}"));
         Some((inspector, KeyStates::default()))
