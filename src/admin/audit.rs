@@ -104,7 +104,7 @@ const MAX_ENTRIES: u64 = 10_000;
 /// # Audit log
 impl Inspector {
     /// Adds a change to the audit log of the namespace: the stream `tidegate:1:audit`, which keeps the newest 10,000
-    /// entries. Needs the rights to `XADD` and `XREVRANGE`, which a limiter does not need.
+    /// entries. Needs the right to `XADD`, which a limiter does not need; [`audit_log`](Self::audit_log) needs `XREVRANGE`.
     ///
     /// # Errors
     ///

@@ -1,6 +1,7 @@
 //! The commands that change something: `reset`, `block`, `unblock`, `forget`, `switch` and `override`.
 
 use std::collections::BTreeSet;
+use std::pin::pin;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -14,6 +15,7 @@ use crate::args::{self, Block, Changing, Forget, Reset, Switch, SwitchTo};
 use crate::failure::Failure;
 use crate::output::{self, Output};
 use crate::quota::{HOW_TO_SPECIFY, required_quota};
+use crate::serve::stop_signal;
 use crate::units::human;
 use crate::{instances, key_search};
 
@@ -46,24 +48,34 @@ impl<'p> Pending<'p> {
         self
     }
 
-    /// Makes the change once it is confirmed. Returns `None` without confirmation. If there is nothing to change, does not
-    /// ask.
+    /// Makes the change once it is confirmed. Returns `None` without confirmation. If there is nothing to change, neither
+    /// asks nor writes. A signal to end ends the search of the change, so that the change is recorded.
     async fn make(self, question: &str) -> Result<Option<Effect>, Failure> {
         let Self { changes, checked, changing, out } = self;
-        let no_effect = checked.no_effect.clone();
-        if no_effect.is_none() && !changing.prompt(question)? {
-            return Ok(None);
+        match &checked.no_effect {
+            Some(text) if !checked.change.force => {
+                return Ok(Some(Effect { result: text.clone(), ..Effect::default() }));
+            }
+            _ if !changing.prompt(question)? => return Ok(None),
+            _ => {}
         }
-        let made = changes.apply(checked, &changing.author()).await;
+        let author = changing.author();
+        let mut applying = pin!(changes.apply(checked, &author));
+        let made = tokio::select! {
+            made = &mut applying => made,
+            () = stop_signal()? => {
+                changes.end_searches();
+                applying.await
+            }
+        };
         if let Some(error) = made.audit_error {
             output::warn(out.json, &format!("the audit log has no entry of this change: {error}"));
         }
         let effect = made.effect?;
-        if let Some(why) = &effect.not_searched {
-            output::warn(out.json, &format!("other forms of the key were not searched: {why}"));
+        if let Some(why) = &effect.incomplete {
+            output::warn(out.json, why);
         }
-        let result = no_effect.unwrap_or(effect.result);
-        Ok(Some(Effect { result, ..effect }))
+        Ok(Some(effect))
     }
 }
 

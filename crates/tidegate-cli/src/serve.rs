@@ -265,7 +265,7 @@ fn demo_lines(http: SocketAddr) -> [String; 5] {
 /// Ends when the process receives a signal that asks it to end: SIGTERM, SIGINT, SIGQUIT or SIGHUP. Ignores SIGUSR1 and
 /// SIGUSR2, which would end it at once.
 #[cfg(unix)]
-fn stop_signal() -> io::Result<impl Future<Output = ()>> {
+pub(crate) fn stop_signal() -> io::Result<impl Future<Output = ()>> {
     use std::future::poll_fn;
     use std::task::Poll;
 
@@ -296,7 +296,7 @@ fn ignores_hangup() -> bool {
 
 /// Ends when the process is interrupted.
 #[cfg(not(unix))]
-fn stop_signal() -> io::Result<impl Future<Output = ()>> {
+pub(crate) fn stop_signal() -> io::Result<impl Future<Output = ()>> {
     Ok(async { drop(tokio::signal::ctrl_c().await) })
 }
 

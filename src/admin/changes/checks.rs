@@ -12,7 +12,7 @@ use crate::admin::{Found, Inspector, KeyStates, Shape, did_you_mean, listed};
 use crate::error::Error;
 use crate::key::Keyspace;
 use crate::local::overrides::Override;
-use crate::quota::Quota;
+use crate::quota::{LONGEST_US, Quota};
 
 /// The maximum gates that are read to find a name. With more, the name counts as known.
 const MAX_GATES: usize = 10_000;
@@ -90,6 +90,15 @@ impl Changes {
     fn ensure_possible(&self, Change { gate, action, force }: &Change) -> Result<(), Refusal> {
         if !matches!(action, Action::Forget { .. }) {
             Keyspace::check_gate_name(&gate.name)?;
+        }
+        if let Some(lasts) = action.lasts()
+            && (lasts.as_micros() == 0 || lasts.as_micros() > u128::from(LONGEST_US))
+        {
+            return Err(Error::config(format!(
+                "a change cannot last {}: write 90s, 15m, 1h30m or 7d, at most ten years (3650d)",
+                exact(lasts)
+            ))
+            .into());
         }
         if let Action::Override { key: GivenKey::Stored(_), .. } = action {
             return Err(Error::config("an override needs the key itself, not its stored form").into());

@@ -119,6 +119,15 @@ impl Action {
         }
     }
 
+    /// Returns how long the change lasts; `None` if it has no end.
+    pub(super) const fn lasts(&self) -> Option<Duration> {
+        match self {
+            Self::Block { lasts, .. } | Self::Override { lasts, .. } => Some(*lasts),
+            Self::Switch { lasts, .. } => *lasts,
+            _ => None,
+        }
+    }
+
     /// Returns the values of the change, such as `for 1h`. Empty if it has none.
     #[must_use]
     pub fn detail(&self) -> String {
@@ -168,14 +177,11 @@ impl GivenKey {
     }
 
     /// Returns a Redis key of this key without the login of a URL in the place of the key.
-    pub(super) fn redacted_in(&self, redis_key: String) -> String {
-        match self {
-            Self::Plain(key) => {
-                let key = String::from_utf8_lossy(key);
-                redacted_url(&key).map_or(redis_key.clone(), |shown| redis_key.replace(&*key, &shown))
-            }
-            Self::Stored(_) => redis_key,
-        }
+    pub(super) fn redacted_in(&self, redis_key: String, keyspace: &Keyspace) -> String {
+        self.forms(keyspace).iter().fold(redis_key, |redis_key, form| match redacted_url(form) {
+            Some(shown) => redis_key.replace(form, &shown),
+            None => redis_key,
+        })
     }
 }
 
@@ -213,7 +219,10 @@ mod tests {
         let clear = Keyspace::new("ns", KeyMode::Clear).unwrap();
         let url = GivenKey::Plain(b"redis://ann:secret@h:1".to_vec());
         assert_eq!((&*url.to_string(), &*url.recorded(&clear)), ("redis://h:1", "redis://h:1"));
-        assert_eq!(url.redacted_in("ns:2:g:x:redis://ann:secret@h:1".to_owned()), "ns:2:g:x:redis://h:1");
+        let encoded = GivenKey::Plain(b"redis://ann:p%40ss@h:1".to_vec());
+        for (url, written) in [(&url, "redis://ann:secret@h:1"), (&encoded, "redis://ann:p%2540ss@h:1")] {
+            assert_eq!(url.redacted_in(format!("ns:2:g:x:{written}"), &clear), "ns:2:g:x:redis://h:1");
+        }
         let hmac = Keyspace::new("ns", KeyMode::Hmac(vec![7; 32])).unwrap();
         assert!(url.recorded(&hmac).starts_with("%hmac="));
     }

@@ -1,8 +1,10 @@
 //! Writes checked changes.
 
 use std::collections::BTreeSet;
+use std::pin::pin;
 use std::time::Duration;
 
+use futures_util::future::{Either, select};
 use tokio::time::timeout;
 
 use super::checks::too_many_keys;
@@ -28,8 +30,12 @@ impl Changes {
                 control.set_override(&gate.name, key, *quota, *lasts).await?;
                 Effect::changed(format!("has the quota {quota} for {}", exact(*lasts)))
             }
-            Action::EndOverride { .. } | Action::Override { .. } => {
+            Action::EndOverride { key } | Action::Override { key, .. } => {
                 self.end_overrides(&ended_overrides).await?;
+                if let (true, GivenKey::Plain(key)) = (ended_overrides.is_empty(), key) {
+                    // Another version of tidegate may have written an override that this one does not know.
+                    control.end_override(&gate.name, key).await?;
+                }
                 match ended_overrides.is_empty() {
                     true => Effect::nothing("the key has no override"),
                     false => Effect::changed("has the gate's own quota again"),
@@ -48,10 +54,12 @@ impl Changes {
             }
         };
         if let Some(key) = action.key() {
-            effect.redis_keys = effect.redis_keys.into_iter().map(|it| key.redacted_in(it)).collect();
+            let keyspace = self.limiter.pipeline.keyspace();
+            let shown = effect.redis_keys.into_iter().map(|it| key.redacted_in(it, keyspace));
+            effect.redis_keys = shown.collect();
         }
-        if let Some(why) = &effect.not_searched {
-            effect.result += &format!("; other forms were not searched: {why}");
+        if let Some(why) = &effect.incomplete {
+            effect.result += &format!("; {why}");
         }
         Ok(effect)
     }
@@ -67,22 +75,22 @@ impl Changes {
         states: Option<KeyStates>,
     ) -> Result<Effect, Error> {
         let mut effect = Effect::changed(format!("blocked for {}", exact(lasts)));
-        if let Some(inspector) = &self.inspector {
-            inspector.read_overrides().await?;
-        }
         for quota in [gate.quota, quota].into_iter().flatten() {
-            let Some((own, key)) = self.own_gate(&gate.name, Some(quota), key)? else { continue };
+            let Some((own, key)) = self.own_gate(&gate.name, Some(quota), key).await? else { continue };
             if effect.redis_keys.insert(own.redis_key(key)?) {
                 own.block(key, lasts).await?;
             }
         }
+        let is_written = !effect.redis_keys.is_empty();
         let Some((inspector, states)) = self.other_states(gate, key, states, &mut effect).await else {
             return Ok(effect);
         };
         for found in states.found {
             if !effect.redis_keys.contains(&found.name.redis_key) {
-                inspector.block(&found, lasts).await?;
-                effect.redis_keys.insert(found.name.redis_key);
+                let blocked = inspector.block(&found, lasts).await;
+                if effect.further(is_written, blocked)?.is_some() {
+                    effect.redis_keys.insert(found.name.redis_key);
+                }
             }
         }
         Ok(effect)
@@ -94,14 +102,18 @@ impl Changes {
         key: &GivenKey,
         states: Option<KeyStates>,
     ) -> Result<Effect, Error> {
-        let mut effect = Effect::default();
-        if let Some((own, plain)) = self.own_gate(&gate.name, gate.quota, key)? {
+        let (mut effect, mut own_names) = (Effect::default(), Vec::new());
+        let own = self.own_gate(&gate.name, gate.quota, key).await?;
+        if let Some((own, plain)) = &own {
             if let Some(inspector) = &self.inspector {
-                let names = self.own_names(&own, plain, key).await?;
-                let blocked = inspector.read(&names).await?.into_iter().filter(Found::is_blocked);
+                own_names = self.own_names(own, plain, key).await?;
+                let blocked = inspector.read(&own_names).await?.into_iter().filter(Found::is_blocked);
                 effect.redis_keys.extend(blocked.map(|found| found.name.redis_key));
-                for name in &names {
-                    effect.removed += u64::from(inspector.denials(name).await?.is_some());
+                for name in &own_names {
+                    effect.removed += u64::from(match inspector.denials(name).await {
+                        Err(error) if error.is_corrupt_state() => true,
+                        denials => denials?.is_some(),
+                    });
                 }
             }
             own.unblock(plain).await?;
@@ -110,14 +122,18 @@ impl Changes {
             // In memory, nothing tells whether the key was blocked.
             return Ok(Effect::changed("no longer blocked"));
         };
+        // The search takes long: an own state may be blocked again since.
+        let is_other = |name: &Name| !own_names.contains(name);
         // The counts first: a denial after the block would otherwise be added to the denials before it.
-        for name in &states.with_denials {
-            inspector.remove_denials(name).await?;
-            effect.removed += 1;
+        for name in states.with_denials.iter().filter(|name| is_other(name)) {
+            let removed = inspector.remove_denials(name).await;
+            effect.removed += u64::from(effect.further(own.is_some(), removed)?.is_some());
         }
-        for found in states.found.into_iter().filter(Found::is_blocked) {
-            inspector.block(&found, Duration::ZERO).await?;
-            effect.redis_keys.insert(found.name.redis_key);
+        for found in states.found.into_iter().filter(|found| found.is_blocked() && is_other(&found.name)) {
+            let unblocked = inspector.block(&found, Duration::ZERO).await;
+            if effect.further(own.is_some(), unblocked)?.is_some() {
+                effect.redis_keys.insert(found.name.redis_key);
+            }
         }
         let (has_changed, result) = match (effect.redis_keys.is_empty(), effect.removed) {
             (true, 0) => (false, "the key is not blocked"),
@@ -133,22 +149,29 @@ impl Changes {
         key: &GivenKey,
         states: Option<KeyStates>,
     ) -> Result<Effect, Error> {
-        let mut effect = Effect::changed("reset");
-        let own = self.own_gate(&gate.name, gate.quota, key)?;
-        if let (Some(inspector), Some((own, plain))) = (&self.inspector, &own) {
-            let names = self.own_names(own, plain, key).await?;
-            let found = inspector.read(&names).await?;
-            effect.redis_keys.extend(found.into_iter().map(|found| found.name.redis_key));
-            effect.removed += inspector.remove(&names).await?;
-        }
-        if let Some((inspector, states)) = self.other_states(gate, key, states, &mut effect).await {
-            effect.redis_keys.append(&mut redis_keys(&states));
-            effect.removed += inspector.remove(&states.names()).await?;
-            effect.has_changed = effect.removed > 0;
-        }
-        if let Some((own, plain)) = own {
+        let (mut effect, mut own_names) = (Effect::changed("reset"), Vec::new());
+        let own = self.own_gate(&gate.name, gate.quota, key).await?;
+        if let Some((own, plain)) = &own {
+            if let Some(inspector) = &self.inspector {
+                own_names = self.own_names(own, plain, key).await?;
+                let found = inspector.read(&own_names).await?;
+                effect.redis_keys.extend(found.into_iter().map(|found| found.name.redis_key));
+                effect.removed += inspector.remove(&own_names).await?;
+            }
             // Also forgets the denials that this process has cached.
             own.reset(plain).await?;
+        }
+        if let Some((inspector, states)) = self.other_states(gate, key, states, &mut effect).await {
+            let mut names = states.names();
+            // The search takes long: an own state may have new usage since.
+            names.retain(|name| !own_names.contains(name));
+            let removed = inspector.remove(&names).await;
+            if let Some(removed) = effect.further(own.is_some(), removed)? {
+                let found = redis_keys(&states).into_iter();
+                effect.redis_keys.extend(found.filter(|it| names.iter().any(|name| name.redis_key == *it)));
+                effect.removed += removed;
+            }
+            effect.has_changed = effect.removed > 0;
         }
         if !effect.has_changed {
             effect.result = "the key has no state".to_owned();
@@ -184,15 +207,21 @@ impl Changes {
     }
 
     /// Returns the gate with this quota, and the key itself, if both are known. The methods of the gate reach the state
-    /// of this quota and of an override only, but also the denials that this process has cached.
-    fn own_gate<'k>(
+    /// of this quota and of an override only, but also the denials that this process has cached. Reads the overrides,
+    /// which a process that makes a single change does not follow.
+    async fn own_gate<'k>(
         &self,
         gate: &str,
         quota: Option<Quota>,
         key: &'k GivenKey,
     ) -> Result<Option<(Gate, &'k [u8])>, Error> {
         match (quota, key) {
-            (Some(quota), GivenKey::Plain(key)) => Ok(Some((self.limiter.try_gate(gate, quota)?, key))),
+            (Some(quota), GivenKey::Plain(key)) => {
+                if let Some(inspector) = &self.inspector {
+                    inspector.read_overrides().await?;
+                }
+                Ok(Some((self.limiter.try_gate(gate, quota)?, key)))
+            }
             _ => Ok(None),
         }
     }
@@ -223,12 +252,15 @@ impl Changes {
         if let Some(states) = states {
             return Some((inspector, states));
         }
-        let why = match timeout(self.max_search, self.find(Some(&gate.name), key)).await {
-            Ok(Ok(states)) => return Some((inspector, states)),
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => too_many_keys(self.max_search),
+        let mut ended = self.has_ended.subscribe();
+        let search = timeout(self.max_search, self.find(Some(&gate.name), key));
+        let why = match select(pin!(search), pin!(ended.wait_for(|has_ended| *has_ended))).await {
+            Either::Left((Ok(Ok(states)), _)) => return Some((inspector, states)),
+            Either::Left((Ok(Err(error)), _)) => error.to_string(),
+            Either::Left((Err(_), _)) => too_many_keys(self.max_search),
+            Either::Right(_) => "the program was told to end".to_owned(),
         };
-        effect.not_searched = Some(why);
+        effect.incomplete = Some(format!("other forms were not searched: {why}"));
         Some((inspector, KeyStates::default()))
     }
 }

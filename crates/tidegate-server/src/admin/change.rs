@@ -6,6 +6,9 @@ mod fields;
 mod tracker;
 mod verb;
 
+use std::pin::pin;
+use std::time::Duration;
+
 use http::StatusCode;
 use tidegate::Error;
 use tidegate::admin::{Author, Change, Effect, Made, Refusal};
@@ -16,6 +19,9 @@ pub(crate) use self::verb::Verb;
 use super::access::Identity;
 use super::problem::Problem;
 use super::state::AdminState;
+
+/// How long the search of a change that is made goes on while the server stops: less than the default drain time.
+const SEARCH_WHILE_STOPPING: Duration = Duration::from_secs(5);
 
 /// A change that was made.
 #[derive(Clone, Debug)]
@@ -66,7 +72,15 @@ async fn apply_to_end(
 ) -> Result<Changed, Problem> {
     let (change, reason) = requested(state, verb, &fields)?;
     let author = Author { name: identity.name.clone(), role: identity.role.as_str().to_owned(), reason };
-    let made = state.changes.make(change, &author).await.map_err(|refusal| refused(&refusal))?;
+    let mut making = pin!(state.changes.make(change, &author));
+    let made = tokio::select! {
+        made = &mut making => made,
+        () = state.tracker.stopping_for(SEARCH_WHILE_STOPPING) => {
+            state.changes.end_searches();
+            making.await
+        }
+    };
+    let made = made.map_err(|refusal| refused(&refusal))?;
     state.audit.record(&made);
     let Made { effect, audit_error, .. } = made;
     Ok(Changed { effect: effect.map_err(|error| problem(&error))?, audit_error })

@@ -128,7 +128,7 @@ impl ConfirmPage {
         };
         Self {
             frame: Frame { title: title(verb).to_owned(), tab: Some(tab(verb)), ..frame },
-            stored_key: values.other_form().map(str::to_owned),
+            stored_key: values.other_form(),
             until: has_duration(verb).then_some(until),
             question: question(verb, values, detail),
             consequence: consequence(verb),
@@ -186,6 +186,7 @@ mod tests {
                     && repeated.contains(&("stored", "true".to_owned()))
             );
         }
+        assert_eq!(values(&[("key", "redis://ann:p%40ss@h:1")]).other_form(), None);
         let typed = values(&[("key", "bob\n")]);
         assert_eq!((typed.get("key"), typed.get("stored")), ("bob%0A", "true"));
     }

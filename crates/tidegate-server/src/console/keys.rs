@@ -134,7 +134,7 @@ impl KeyPage {
         Self {
             frame: Frame { title: format!("SearchedKey {}", key.shown), tab: Some(Tab::Keys), ..frame },
             shown: key.shown.clone(),
-            written: key.written.first().cloned().unwrap_or_default(),
+            written: key.written.first().map(|form| stored_key::redacted(form)).unwrap_or_default(),
             form: key.form.clone(),
             is_known: key.bytes.is_some(),
             switches: switches_of(overrides, &search.found),

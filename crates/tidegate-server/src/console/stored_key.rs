@@ -28,6 +28,11 @@ pub(super) fn shown(form: &str) -> String {
     }
 }
 
+/// Returns a stored form for people: of the URL of a Redis, not the login.
+pub(super) fn redacted(form: &str) -> String {
+    GivenKey::Stored(form.to_owned()).to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

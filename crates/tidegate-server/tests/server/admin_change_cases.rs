@@ -74,6 +74,8 @@ async fn key_of_a_rule_is_blocked_and_unblocked_although_no_search_is_possible()
     let (status, _) =
         change(&server, "block", json!({ "gate": "login", "key": "eve", "for": "1h", "reason": "x" })).await;
     assert_eq!(status, 503);
+    let entry = &audit(&server).await[0];
+    assert!(entry["result"].as_str().unwrap().starts_with("failed: "), "{entry}");
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! Counts the changes that are under way, so that the end of the server waits for their audit entries.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::watch;
 
@@ -35,6 +36,12 @@ impl ChangeTracker {
     /// Lets no further change begin.
     pub(crate) fn stop(&self) {
         self.0.send_modify(|state| state.is_stopping = true);
+    }
+
+    /// Completes when the server has been stopping for this time.
+    pub(super) async fn stopping_for(&self, time: Duration) {
+        let _ = self.0.subscribe().wait_for(|state| state.is_stopping).await;
+        tokio::time::sleep(time).await;
     }
 
     /// Completes when no change is under way.

@@ -57,10 +57,10 @@ impl ChangeForm {
         stored_key::shown(self.get("key"))
     }
 
-    /// Returns the stored form of the key, if it is not what people see.
-    pub(in crate::console) fn other_form(&self) -> Option<&str> {
-        let is_other = |form: &&str| !form.is_empty() && *form != self.shown_key();
-        self.key_form().filter(is_other)
+    /// Returns the stored form of the key for people, if it is not what they see already.
+    pub(in crate::console) fn other_form(&self) -> Option<String> {
+        let form = stored_key::redacted(self.key_form()?);
+        Some(form).filter(|form| !form.is_empty() && *form != self.shown_key())
     }
 
     /// Returns the fields of the change. An empty field is absent.

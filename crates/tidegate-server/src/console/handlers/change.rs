@@ -65,7 +65,7 @@ pub(in crate::console) async fn change(
     }
     let next = values.page_after();
     match apply(&state, &identity, verb, fields).await {
-        Ok(Changed { effect, audit_error: None }) if effect.has_changed && effect.not_searched.is_none() => {
+        Ok(Changed { effect, audit_error: None }) if effect.has_changed && effect.incomplete.is_none() => {
             Redirect::to(&next).into_response()
         }
         // The next page would not say what is missing.
