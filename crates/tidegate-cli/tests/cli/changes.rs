@@ -220,9 +220,9 @@ async fn each_face_refuses_the_same_changes_for_the_same_reason() {
             &[("gate", "auth.free"), ("key", "eve"), ("for", "1h")],
             "the rule of gate `auth.free` has no quota",
         ),
-    ] {
         ("block", &[("gate", "Logins"), ("key", "eve"), ("for", "0s")], "a change cannot last 0s: write 90s"),
         ("switch", &[("gate", "Logins"), ("to", "closed"), ("for", "20y")], "at most ten years (3650d)"),
+    ] {
         for face in [Face::Program, Face::Api, Face::Console] {
             let (is_made, answer) = faces.make(face, verb, fields);
             // The page escapes quotes.
