@@ -107,11 +107,11 @@ fn house_is_within_its_budgets() {
     const FLOORS: usize = 12;
     const PUBLIC_FUNCTIONS: usize = 376;
     const LINES: [(&str, usize); 6] = [
-        ("src", 23_800),
+        ("src", 23_870),
         ("crates/tidegate-cli/src", 4_940),
         ("crates/tidegate-http/src", 5_070),
         ("crates/tidegate-rules/src", 5_380),
-        ("crates/tidegate-server/src", 9_500),
+        ("crates/tidegate-server/src", 9_510),
         ("lua", 2_390),
     ];
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
