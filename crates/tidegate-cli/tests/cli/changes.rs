@@ -12,7 +12,7 @@ use super::program::{Program, Ran};
 use super::rules::File;
 use super::serve::{Service, send};
 use crate::support::acl;
-use crate::support::fixture::{HOUR, builder};
+use crate::support::fixture::{HOUR, builder, soon};
 
 const RULES: &str = "\
 domain: auth
@@ -23,6 +23,7 @@ descriptors:
   - key: free
     rate_limit: { unlimited: true }
 ";
+const GATE: &str = "auth.auth_type-login";
 const TOKEN: &str = "a-token-of-this-test";
 
 /// A change, with the fields of the JSON API and of the form.
@@ -322,4 +323,114 @@ fn change_without_the_right_to_the_audit_log_is_made_and_reported() {
     program
         .run(block)
         .assert(0, &["eve is blocked at g", "the audit log has no entry of this change", "+xadd"]);
+}
+
+/// A server whose database takes long to search, and a program with the namespace of its rights.
+struct Slow {
+    server: Server,
+    program: Program,
+    rules: File,
+}
+
+impl Slow {
+    fn start(name: &str) -> Self {
+        let server = Server::process(&[]).unwrap();
+        let fill = "for i = 1, 400000 do redis.call('SET', i, i) end";
+        server.cli(&["EVAL", fill, "0"]).unwrap();
+        Self { program: Program::at(server.url()), server, rules: File::new(name, RULES) }
+    }
+
+    fn begin(&self, verb: &str, more: &[&str]) -> std::process::Child {
+        let args = [verb, "eve", "--gate", GATE, "--rules", self.rules.path(), "--yes"];
+        let mut command = self.program.command([&args[..], more].concat());
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap()
+    }
+}
+
+#[tokio::test]
+async fn what_happens_to_the_key_during_the_search_remains() {
+    let slow = Slow::start("slow");
+    let limiter = builder(slow.server.url()).namespace(&slow.program.namespace).build().unwrap();
+    let gate = limiter.gate(GATE, Quota::token_bucket(2, Rate::per_hour(2)));
+    gate.block("eve", HOUR).await.unwrap();
+    let unblocking = slow.begin("unblock", &[]);
+    soon("the block is lifted", async || gate.peek("eve").await.unwrap().is_allowed()).await;
+    gate.block("eve", HOUR).await.unwrap();
+    Ran::of(&unblocking.wait_with_output().unwrap()).assert(0, &["eve is no longer blocked"]);
+    assert!(!gate.peek("eve").await.unwrap().is_allowed(), "the second block remains");
+    let resetting = slow.begin("reset", &[]);
+    soon("the key is reset", async || gate.peek("eve").await.unwrap().is_allowed()).await;
+    // The state is removed twice before the search.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    gate.penalize("eve", 2).await.unwrap();
+    Ran::of(&resetting.wait_with_output().unwrap()).assert(0, &["is reset"]);
+    assert!(!gate.peek("eve").await.unwrap().is_allowed(), "the new usage remains");
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn change_whose_search_is_interrupted_is_recorded() {
+    let slow = Slow::start("interrupted");
+    let limiter = builder(slow.server.url()).namespace(&slow.program.namespace).build().unwrap();
+    let gate = limiter.gate(GATE, Quota::token_bucket(2, Rate::per_hour(2)));
+    let blocking = slow.begin("block", &["--for", "1h"]);
+    soon("the key is blocked", async || !gate.peek("eve").await.unwrap().is_allowed()).await;
+    let kill = std::process::Command::new("kill").args(["-INT", &blocking.id().to_string()]).status();
+    assert!(kill.unwrap().success());
+    let why = "other forms were not searched: the program was told to end";
+    Ran::of(&blocking.wait_with_output().unwrap()).assert(0, &["eve is blocked", why]);
+    let entries = Inspector::new(&limiter).unwrap().audit_log(9).await.unwrap();
+    assert_eq!(entries[0].record.result, format!("blocked for 1h; {why}"));
+}
+
+#[tokio::test]
+async fn key_with_an_override_is_unblocked_and_reset_without_a_search() {
+    let server = Server::process(&[]).unwrap();
+    acl::create_user(&server);
+    server.cli(&["ACL", "SETUSER", acl::USER, "+xadd"]).unwrap();
+    let url = server.url().replace("://", &format!("://{}:{}@", acl::USER, acl::PASSWORD));
+    let (program, rules) = (Program::of(&url, "tidegate"), File::new("overridden", RULES));
+    let limiter = builder(server.url()).namespace("tidegate").build().unwrap();
+    let quota = Quota::sliding_log(9, HOUR);
+    limiter.control().set_override(GATE, "eve", quota, HOUR).await.unwrap();
+    let state = limiter.gate(GATE, quota);
+    for verb in ["unblock", "reset"] {
+        state.block("eve", HOUR).await.unwrap();
+        program.run([verb, "eve", "--gate", GATE, "--rules", rules.path(), "--yes"]).assert(0, &["+scan"]);
+        assert!(state.peek("eve").await.unwrap().is_allowed(), "{verb}");
+    }
+}
+
+#[tokio::test]
+async fn corrupt_data_beside_the_state_of_the_rule_leaves_a_change_made() {
+    let (program, rules) = (Program::shared(), File::new("corrupt", RULES));
+    let limiter = builder(&program.url).namespace(&program.namespace).build().unwrap();
+    let gate = limiter.gate(GATE, Quota::token_bucket(2, Rate::per_hour(2)));
+    let other = limiter.gate(GATE, Quota::fixed_window(2, HOUR)).redis_key("eve").unwrap();
+    let server = tidegate_testkit::shared();
+    server.cli(&["SET", &other, "garbage"]).unwrap();
+    let own = gate.redis_key("eve").unwrap();
+    server.cli(&["SET", &own.replacen(":token_bucket", ":denials/token_bucket", 1), "garbage"]).unwrap();
+    for (args, done) in [
+        (&["block", "eve", "--for", "1h"][..], "eve is blocked"),
+        (&["unblock", "eve"], "eve is no longer blocked"),
+    ] {
+        let more = ["--gate", GATE, "--rules", rules.path(), "--yes"];
+        program.run([args, &more].concat()).assert(0, &[done, "another form is as before: "]);
+    }
+    assert!(gate.peek("eve").await.unwrap().is_allowed());
+}
+
+#[tokio::test]
+async fn override_that_is_not_understood_is_removed_with_force_and_no_effect_is_not_recorded() {
+    let program = Program::shared();
+    let limiter = builder(&program.url).namespace(&program.namespace).build().unwrap();
+    let server = tidegate_testkit::shared();
+    let (key, field) = (format!("{}:1:overrides", program.namespace), "override g:eve");
+    server.cli(&["HSET", &key, field, "a quota of another version"]).unwrap();
+    program.run(["override", "eve", "--gate", "g", "--end", "--yes"]).assert(1, &["nothing changed"]);
+    program.run(["unblock", "eve", "--gate", "g", "--yes"]).assert(1, &["no state of eve"]);
+    assert_eq!(Inspector::new(&limiter).unwrap().audit_log(9).await.unwrap(), []);
+    program.run(["override", "eve", "--gate", "g", "--end", "--yes", "--force"]).assert(0, &[]);
+    assert!(!server.cli(&["HGETALL", &key]).unwrap().contains(field));
 }
