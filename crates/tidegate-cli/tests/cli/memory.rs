@@ -36,10 +36,15 @@ fn observed_peak_kb(path: &Path) -> u64 {
     let program = Program::at("redis://127.0.0.1:1");
     let mut command = program.command(["rules", "validate", path.to_str().unwrap()]);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let status = format!("/proc/{}/status", child.id());
+    let [executable, status] = ["exe", "status"].map(|file| format!("/proc/{}/{file}", child.id()));
+    let own = std::env::current_exe().unwrap();
     let mut peak_kb = 0;
     while child.try_wait().unwrap().is_none() {
-        let text = fs::read_to_string(&status).unwrap_or_default();
+        // The child of a moment has the memory of this process until it executes the program.
+        let text = match fs::read_link(&executable) {
+            Ok(executable) if executable != own => fs::read_to_string(&status).unwrap_or_default(),
+            _ => continue,
+        };
         let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         let kb: Option<u64> = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
         peak_kb = kb.unwrap_or(0).max(peak_kb);
