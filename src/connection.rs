@@ -8,7 +8,6 @@
 //! connection by `Node::connected` (from the `ConnectionSlot`), send by `Node::exchange` (through a `Link`),
 //! and retry within the `RetryBudget`: all retries are listed in `retry.rs`.
 
-mod address;
 #[cfg(feature = "cluster")]
 mod cluster;
 mod connect;

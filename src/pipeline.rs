@@ -16,16 +16,15 @@
 
 mod acquire;
 mod acquire_all;
-mod admin;
 mod charge_used;
 mod components;
+mod conclude;
 mod defined_gates;
 mod failure_policy;
 mod group;
 mod leasing;
 mod lifecycle;
 mod overrides;
-mod reply;
 mod report;
 pub(crate) mod request;
 mod reserve;

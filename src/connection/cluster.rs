@@ -34,11 +34,11 @@ use redis::{ConnectionInfo, ErrorKind, RedisError, RedisResult, ServerErrorKind,
 use tokio::time::Instant;
 
 use self::map::{Map, Member};
-use super::address;
 use super::connect::Login;
 use super::link::{Deadline, NODE};
 use super::node::{Exchanged, Live, NodeRequest};
 use super::retry::{REDIRECT_PAUSES, RetryBudget};
+use super::source::addresses_of;
 use crate::error::Error;
 use crate::key::{HASH_TAGS, HashTag};
 use crate::runtime::background::Background;
@@ -73,7 +73,7 @@ impl Cluster {
         background: Arc<Background>,
     ) -> Result<Self, Error> {
         let searches = repeat_with(tokio::sync::Mutex::default).take(HASH_TAGS).collect();
-        let address = format!("the cluster of {}", address::join(nodes.iter()));
+        let address = format!("the cluster of {}", addresses_of(nodes.iter()));
         Ok(Self { map: Mutex::new(Map::new(nodes, login, background)?), searches, address })
     }
 

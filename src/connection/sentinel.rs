@@ -8,8 +8,8 @@ use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
 use redis::{ConnectionInfo, RedisConnectionInfo, Value};
 
-use super::address;
 use super::connect::{CONNECT_TIMEOUT, Login, connect_error, connect_to, with_address};
+use super::source::addresses_of;
 use crate::error::Error;
 
 /// Bounds each of the two steps of an attempt: a sentinel's answer, and a connection to the primary
@@ -53,7 +53,7 @@ impl Sentinels {
 
     /// Returns the name of the primary and the addresses of the sentinels, without credentials.
     pub(super) fn address(&self) -> String {
-        format!("the primary \"{}\" of the sentinels {}", self.name, address::join(self.sentinels.iter()))
+        format!("the primary \"{}\" of the sentinels {}", self.name, addresses_of(self.sentinels.iter()))
     }
 
     /// Connects to a primary that a sentinel names and that confirms its role. Queries all sentinels in

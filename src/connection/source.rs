@@ -3,11 +3,11 @@
 use deadpool_redis::{HookError, PoolError};
 use redis::{ConnectionAddr, ConnectionInfo};
 
-use super::address;
 use super::connect::{Login, connect_error, connect_to};
 use super::link::Link;
 use super::sentinel::Sentinels;
 use crate::error::Error;
+use crate::error::redact::RedactedUrl;
 
 #[derive(Clone)]
 pub(super) enum ConnectionSource {
@@ -31,7 +31,7 @@ impl ConnectionSource {
     /// Returns the address of the server, without credentials.
     pub(super) fn address(&self) -> String {
         match self {
-            Self::Server(info, _) => address::of_server(info),
+            Self::Server(info, _) => address_of(info),
             Self::Sentinels(sentinels, _) => sentinels.address(),
             // A pool does not reveal the address in its settings.
             Self::Pool(_) => "the Redis of the pool that the builder was given".to_owned(),
@@ -59,4 +59,31 @@ fn pool_error(error: PoolError) -> Error {
         }
         error => Error::unavailable(error.to_string()),
     }
+}
+
+// Addresses of servers as errors and warnings name them: without user, password and options.
+
+/// The number of addresses that a text names.
+const MAX_NAMED: usize = 3;
+
+/// Returns the URL of a server without its user, password and options.
+fn address_of(info: &ConnectionInfo) -> String {
+    let at = |host: &str, port: u16| match host.contains(':') {
+        true => format!("[{host}]:{port}"),
+        false => format!("{host}:{port}"),
+    };
+    match info.addr() {
+        ConnectionAddr::Tcp(host, port) => format!("redis://{}", at(host, *port)),
+        ConnectionAddr::TcpTls { host, port, .. } => format!("rediss://{}", at(host, *port)),
+        // A percent-encoded `?` puts the password into the path.
+        ConnectionAddr::Unix(path) => RedactedUrl::new(&format!("unix://{}", path.display())).to_string(),
+        _ => "the server of the URL".to_owned(),
+    }
+}
+
+/// Joins the first addresses of a list.
+pub(super) fn addresses_of<'a>(servers: impl ExactSizeIterator<Item = &'a ConnectionInfo>) -> String {
+    let others = servers.len().saturating_sub(MAX_NAMED);
+    let named = servers.take(MAX_NAMED).map(address_of).collect::<Vec<_>>().join(", ");
+    if others == 0 { named } else { format!("{named} and {others} more") }
 }

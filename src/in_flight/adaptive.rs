@@ -6,13 +6,13 @@
 //!
 //! [`copy`] is arithmetic without I/O; [`key`] reports.
 
+mod adaptive_key;
 mod copy;
-mod key;
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-pub(crate) use self::key::{AdaptiveKey, AdaptiveSettings, Operation};
+pub(crate) use self::adaptive_key::{AdaptiveKey, AdaptiveSettings, Operation};
 use crate::error::Error;
 use crate::key::keyed_hash::IdentityHasher;
 use crate::quota::reference::adapt::Bounds;

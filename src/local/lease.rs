@@ -15,19 +15,19 @@
 
 mod blocks;
 mod demand;
+mod lease_options;
 mod leased_gate;
 mod leased_key;
 mod leases;
 mod ledger;
 mod packed_key;
 mod queue;
-mod settings;
 mod slot;
 mod table;
 mod worker;
 
+pub use self::lease_options::Lease;
+pub use self::lease_options::LeaseStats;
 pub(crate) use self::leases::LeaseRegistry;
 pub(crate) use self::leases::Leases;
-pub use self::settings::Lease;
-pub use self::settings::LeaseStats;
 pub(crate) use self::worker::Upstream;

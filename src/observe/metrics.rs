@@ -31,14 +31,14 @@
 //! Configure the histogram buckets of a Prometheus recorder: [`names::SECONDS`] and [`names::CHECKS`], as
 //! the example `prometheus` of `tidegate-http` does.
 
-mod gates;
+mod gate_metrics;
 pub mod names;
 
 use std::sync::OnceLock;
 
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
 
-use self::gates::Gates;
+use self::gate_metrics::Gates;
 use self::names::{Metric, MetricKind};
 use crate::decision::Decision;
 use crate::error::Error;
@@ -144,7 +144,7 @@ impl Metrics {
     }
 }
 
-// Indices into `gates::FATES`.
+// Indices into `gate_metrics::FATES`.
 const TAKEN: usize = 0;
 const SPENT: usize = 1;
 const RETURNED: usize = 2;

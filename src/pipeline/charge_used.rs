@@ -3,8 +3,8 @@
 use futures_util::future::{join, join_all};
 
 use super::components::Pipeline;
+use super::conclude::decision;
 use super::overrides::Resolved;
-use super::reply::decision;
 use crate::connection::Deadline;
 use crate::decision::{Decision, Source};
 use crate::error::Error;

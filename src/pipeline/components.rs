@@ -263,6 +263,21 @@ impl Pipeline {
     pub(crate) fn spawn(&self, job: impl Future<Output = ()> + Send + 'static) {
         self.background.spawn(job);
     }
+
+    /// Returns a key as written in the store.
+    pub(crate) fn encoded(&self, key: &[u8]) -> String {
+        self.keyspace.encoded(key)
+    }
+
+    #[cfg(feature = "admin")]
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    #[cfg(feature = "admin")]
+    pub(crate) const fn keyspace(&self) -> &Keyspace {
+        &self.keyspace
+    }
 }
 
 /// Returns peeks, which write nothing: one for each hash tag of a cluster, otherwise one.

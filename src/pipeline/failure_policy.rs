@@ -1,8 +1,8 @@
 //! Stage 7: without a reply of the store, the gate's failure policy decides.
 
 use super::components::Pipeline;
+use super::conclude::decision;
 use super::group::{Folded, GroupDecision, sent};
-use super::reply::decision;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::local::fallback::{LocalOutcome, OnFailure, ReconcileStamp};

@@ -9,8 +9,8 @@ use super::components::Pipeline;
 use crate::connection::Deadline;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
-use crate::key::HashTag;
-use crate::local::overrides::{KeyOverrides, Switch};
+use crate::key::{HashTag, Keyspace};
+use crate::local::overrides::{KeyOverrides, Override, Overrides, Switch};
 use crate::pipeline::request::{GateSpec, Request};
 use crate::runtime::sharded_arc::ShardedArc;
 
@@ -156,4 +156,24 @@ fn apply(gate: &GateSpec, mut found: KeyOverrides) -> Cow<'_, GateSpec> {
         ban: gate.ban,
         charges_used: gate.charges_used,
     })
+}
+
+/// # Overrides, for operators
+impl Pipeline {
+    /// Returns the overrides, to write one for this gate.
+    pub(crate) fn overrides_for(&self, gate: &str) -> Result<&Overrides, Error> {
+        self.ensure_open()?;
+        Keyspace::check_gate_name(gate)?;
+        Ok(&self.overrides)
+    }
+
+    pub(crate) async fn all_overrides(&self) -> Result<Vec<Override>, Error> {
+        self.ensure_open()?;
+        self.overrides.all().await
+    }
+
+    #[cfg(feature = "admin")]
+    pub(crate) async fn read_overrides(&self) -> Result<(), Error> {
+        self.overrides.read().await
+    }
 }

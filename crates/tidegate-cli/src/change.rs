@@ -17,7 +17,7 @@ use crate::output::{self, Output};
 use crate::quota::{HOW_TO_SPECIFY, required_quota};
 use crate::serve::stop_signal;
 use crate::units::human;
-use crate::{instances, key_search};
+use crate::{given_key, instances};
 
 /// A change that waits for its confirmation.
 struct Pending<'p> {
@@ -143,7 +143,7 @@ async fn check_key<'a>(
 ) -> Result<(Pending<'a>, GivenKey, String), Failure> {
     let Reset { key, gate, rules, as_stored, changing } = args;
     changing.can_confirm()?;
-    let (gate, hint) = (rules.gate(gate, limiter)?, key_search::hint(key, as_stored));
+    let (gate, hint) = (rules.gate(gate, limiter)?, given_key::hint(key, as_stored));
     let (key, name) = (as_stored.key(key)?, gate.name.clone());
     let change = Change { gate, action: action(key.clone()), force: false };
     let pending = Pending::check(changing, limiter, change, out).await?;
@@ -170,13 +170,13 @@ pub(crate) async fn block(block: &Block, limiter: &Limiter, out: Output) -> Resu
 pub(crate) async fn forget(forget: &Forget, limiter: &Limiter, out: Output) -> Result<bool, Failure> {
     let Forget { key, as_stored, changing } = forget;
     changing.can_confirm()?;
-    let (hint, key) = (key_search::hint(key, as_stored), as_stored.key(key)?);
+    let (hint, key) = (given_key::hint(key, as_stored), as_stored.key(key)?);
     let (gate, action) = (ChangedGate::default(), Action::Forget { key: key.clone() });
     let change = Change { gate, action, force: false };
     let pending = Pending::check(changing, limiter, change, out).await?.with_hint(hint);
     let CheckedChange { states, ended_overrides, .. } = &pending.checked;
     let states = states.as_ref().map(KeyStates::names).unwrap_or_default();
-    key_search::notes(&pending.checked).iter().for_each(|note| output::warn(out.json, note));
+    given_key::notes(&pending.checked).iter().for_each(|note| output::warn(out.json, note));
     let gates = states.iter().map(|name| &*name.gate).chain(ended_overrides.iter().map(Override::gate));
     let gates = gates.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ");
     let overrides_ended = ended_overrides.len();

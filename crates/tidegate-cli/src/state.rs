@@ -10,7 +10,7 @@ use crate::holds::Holds;
 use crate::output::{Output, Text, Tone, table};
 use crate::survey::Survey;
 use crate::units::{human, units};
-use crate::{holders, key_search, overrides};
+use crate::{given_key, holders, overrides};
 
 /// Shows the state of a key, a gate or the namespace. Returns whether there is any.
 pub(crate) async fn run(inspect: &Inspect, limiter: &Limiter, out: Output) -> Result<bool, Failure> {
@@ -24,7 +24,7 @@ pub(crate) async fn run(inspect: &Inspect, limiter: &Limiter, out: Output) -> Re
             None => show_namespace(&survey, limit, inspector, out),
         };
     };
-    let (hint, key) = (key_search::hint(key, &inspect.as_stored), inspect.as_stored.key(key)?);
+    let (hint, key) = (given_key::hint(key, &inspect.as_stored), inspect.as_stored.key(key)?);
     let written = inspector.stored_forms(&key);
     let KeyStates { found, with_holds, with_denials, others } = inspector.find_key(gate, &written).await?;
     let mut survey = Survey::new(0);

@@ -87,8 +87,8 @@ use super::key::{PeerAddr, RoutePattern};
 use super::layer::RateLimitLayer;
 use super::response::reject;
 use super::settings::{CopyExtension, LayerSettings};
-use crate::request::decide;
-use crate::request_extensions::RequestExtensions;
+use crate::admission::decide;
+use crate::admitted::RequestExtensions;
 
 /// # actix-web
 impl RateLimitLayer {

@@ -1,7 +1,7 @@
 //! An admitted request: the values that its handler reads, and the settlement after its response.
 
 use http::response::Parts;
-use http::{HeaderMap, Method, Response, StatusCode};
+use http::{Extensions, HeaderMap, Method, Response, StatusCode};
 use http_body::Body;
 use tidegate::{AllDecision, Limiter};
 #[cfg(feature = "rules")]
@@ -16,7 +16,6 @@ use super::usage::Usage;
 use super::wait_queue::DelayPermit;
 use crate::charge::compare_charges;
 use crate::policy::Policies;
-use crate::request_extensions::RequestExtensions;
 
 /// An admitted request.
 pub(super) struct Admitted {
@@ -143,5 +142,21 @@ impl Report {
             self.headers.write(headers, &values);
         }
         self.headers.write_shadow(headers, &self.shadow_limits);
+    }
+}
+
+/// The extensions in which a framework hands values to handlers, and to layers nested in this one.
+pub(super) trait RequestExtensions {
+    fn find<T: Clone + Send + Sync + 'static>(&self) -> Option<T>;
+    fn set<T: Clone + Send + Sync + 'static>(&mut self, value: T);
+}
+
+impl RequestExtensions for Extensions {
+    fn find<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
+        self.get().cloned()
+    }
+
+    fn set<T: Clone + Send + Sync + 'static>(&mut self, value: T) {
+        self.insert(value);
     }
 }

@@ -15,8 +15,8 @@ use super::rejection::Rejection;
 use super::request_permits::RequestPermits;
 use super::settings::LayerSettings;
 use super::usage::Usage;
-use crate::request::decide;
-use crate::request_extensions::RequestExtensions;
+use crate::admission::decide;
+use crate::admitted::RequestExtensions;
 
 /// A request that [`RateLimitLayer::admit`](crate::RateLimitLayer::admit) admitted.
 ///

@@ -116,9 +116,7 @@ mod missing_key;
 mod pending_charge;
 mod policy;
 mod rejection;
-mod request;
 mod request_checks;
-mod request_extensions;
 mod request_permits;
 mod reserved_slots;
 mod response;
@@ -126,8 +124,6 @@ mod response;
 mod rules;
 mod service;
 mod settings;
-#[cfg(feature = "rules")]
-mod shadow_checks;
 mod usage;
 mod wait_queue;
 mod warnings;

@@ -1,19 +1,19 @@
 //! Admission under rules from files.
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join, join_all};
 use http::request::Parts;
-use tidegate::{AllDecision, Decision};
+use tidegate::{AllDecision, Check, Decision, Error, Permit};
 use tidegate_rules::{Descriptor, Plan, PlannedCheck, Rule, Rules, RulesDecision};
 
 use super::admission::Admission;
 use super::check_group::CheckGroup;
 use super::descriptors::SetupMistake;
 use super::headers::Headers;
+use super::in_flight::{decide_each, in_order, needs_permit};
 use super::missing_key::MissingKey;
 use super::rejection::{Reason, Rejection};
 use super::request_checks::RequestChecks;
 use super::settings::{FileRules, LayerSettings};
-use super::shadow_checks::with_shadow;
 use super::wait_queue::GroupResult;
 use crate::policy::Policy;
 
@@ -145,6 +145,33 @@ async fn decide_group(
     let checked = decided.map_or(Vec::new(), AllDecision::into_each_alone);
     let denials = static_denials.iter().map(|(decision, _)| decision.clone());
     Ok((Some(AllDecision::of_each(checked.into_iter().chain(denials))), None))
+}
+
+/// The results of checks, in their order, and the permits that they hold.
+type Checked = (Vec<Result<Decision, Error>>, Vec<Permit>);
+
+/// Decides the request by `result` and makes its checks in shadow mode: of rates at the same time, and of in-flight
+/// limits after the admission. A request that waits is not in flight.
+async fn with_shadow(result: impl Future<Output = GroupResult>, checks: &[Check]) -> (GroupResult, Checked) {
+    let (in_flight, rates): (Vec<&Check>, Vec<&Check>) = checks.iter().partition(|check| needs_permit(check));
+    let (result, rates) = join(result, decide_each(&rates)).await;
+    let is_admitted =
+        matches!(&result, Ok((decision, _)) if decision.as_ref().is_none_or(|it| it.is_allowed()));
+    let in_flight = match is_admitted {
+        true => decide_each(&in_flight).await,
+        false => {
+            let peeks = in_flight.into_iter().map(|check| check.clone().peek());
+            join_all(peeks).await.into_iter().map(|decision| Ok((decision?, Vec::new()))).collect()
+        }
+    };
+    let mut permits = Vec::new();
+    let decisions = in_order(checks, in_flight, rates).into_iter().map(|checked| {
+        let (decision, acquired) = checked?;
+        permits.extend(acquired);
+        Ok(decision)
+    });
+    let decisions = decisions.collect();
+    (result, (decisions, permits))
 }
 
 /// Adds the rules in shadow mode, and the candidates of rules, to the value of the header that reports them.

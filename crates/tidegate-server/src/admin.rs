@@ -5,20 +5,19 @@ mod api;
 pub(crate) mod audit;
 pub(crate) mod change;
 mod config;
-mod metrics;
 pub(crate) mod problem;
 mod settings;
 mod state;
 
 use axum::Router;
-use axum::extract::Request;
+use axum::extract::{FromRequestParts, Request, State};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http::StatusCode;
 use http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, HeaderName, HeaderValue, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
-    X_FRAME_OPTIONS,
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 
 pub use self::access::{AdminTokens, AdminTokensError, Role};
@@ -35,7 +34,7 @@ pub(crate) fn router(state: AdminState) -> Router {
     Router::new()
         .merge(console::routes())
         .route("/config", get(config::show))
-        .route("/metrics", get(metrics::show))
+        .route("/metrics", get(metrics))
         .merge(access::routes(state.access.clone()))
         .merge(api::routes())
         .fallback(not_found)
@@ -44,6 +43,26 @@ pub(crate) fn router(state: AdminState) -> Router {
         // The outer one: errors of the guard have the headers, too.
         .layer(from_fn(add))
         .with_state(state)
+}
+
+/// Prometheus's text format.
+const TEXT_FORMAT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+
+/// `/metrics`, for Prometheus. Needs the right to read, unless the metrics are public.
+async fn metrics(State(state): State<AdminState>, request: Request) -> Response {
+    let (mut parts, _) = request.into_parts();
+    if !state.settings.has_public_metrics
+        && let Err(rejection) = Viewer::from_request_parts(&mut parts, &state).await
+    {
+        return rejection;
+    }
+    let Some(metrics) = &state.metrics else {
+        let text = "this server counts nothing: it was started without metrics";
+        return Problem::new(StatusCode::NOT_FOUND, text).respond(&parts.headers);
+    };
+    let mut response = metrics.render().into_response();
+    response.headers_mut().insert(CONTENT_TYPE, TEXT_FORMAT);
+    response
 }
 
 async fn not_found(request: Request) -> Response {

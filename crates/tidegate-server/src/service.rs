@@ -11,7 +11,7 @@ use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitRes
 use crate::recent_peeks::RecentPeeks;
 use crate::request::RequestDescriptors;
 use crate::response::{self, HeaderNames};
-use crate::service_error::ServiceError;
+use crate::server_error::ServiceError;
 
 /// Decides requests of Envoy's rate-limit protocol by rules from files. Cheap to clone.
 ///

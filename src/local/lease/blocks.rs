@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::lease_options::add;
 use super::leased_gate::LeasedGate;
 use super::leased_key::{LeaseBlock, LeaseEntry};
-use super::settings::add;
 use super::slot::{Slot, Term};
 use crate::observe::observer::Event;
 use crate::store::Target;

@@ -8,9 +8,9 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::demand::Demand;
+use super::lease_options::{Counters, LeaseTerms, add};
 use super::packed_key::PackedKey;
 use super::queue::RequestQueue;
-use super::settings::{Counters, LeaseTerms, add};
 use super::table::LeaseTable;
 use crate::observe::observer::{Event, EventSink};
 use crate::runtime::background::Background;

@@ -6,11 +6,11 @@ use std::sync::{Arc, Weak};
 use tokio::time::Instant;
 
 use super::demand::Demand;
+use super::lease_options::{Lease, LeaseStats};
 use super::leased_gate::LeasedGate;
 use super::ledger::Ledger;
 use super::packed_key::PackedKey;
 use super::queue::LeaseRequest;
-use super::settings::{Lease, LeaseStats};
 use super::slot::{Spend, Spent};
 use super::table::LeaseTable;
 use super::worker::{self, Upstream};

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::blocks::{Blocks, Refilled};
+use super::lease_options::add;
 use super::leased_gate::LeasedGate;
 use super::leased_key::LeaseEntry;
 use super::packed_key::PackedKey;
 use super::queue::LeaseRequest;
-use super::settings::add;
 use super::slot::Slot;
 use crate::store::Target;
 

@@ -10,8 +10,8 @@ use actix_web::{
 };
 
 use super::convert;
+use crate::admitted::RequestExtensions;
 use crate::rejection::Rejection;
-use crate::request_extensions::RequestExtensions;
 use crate::request_permits::RequestPermits;
 use crate::usage::{USAGE_NOT_CHARGED, Usage};
 

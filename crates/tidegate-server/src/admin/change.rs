@@ -1,10 +1,8 @@
 //! The changes that an operator can make at the admin port. The JSON API and the forms of the console both call [`apply`],
 //! which makes them by [`Changes`](tidegate::admin::Changes).
 
-mod field_errors;
 mod fields;
 mod tracker;
-mod verb;
 
 use std::pin::pin;
 use std::time::Duration;
@@ -15,13 +13,49 @@ use tidegate::admin::{Author, Change, Effect, Made, Refusal};
 
 pub(crate) use self::fields::ChangeFields;
 pub(crate) use self::tracker::ChangeTracker;
-pub(crate) use self::verb::Verb;
 use super::access::Identity;
 use super::problem::Problem;
 use super::state::AdminState;
 
 /// How long the search of a change that is made goes on while the server stops: less than the default drain time.
 const SEARCH_WHILE_STOPPING: Duration = Duration::from_secs(5);
+
+/// The changes that the port offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verb {
+    Block,
+    Unblock,
+    Reset,
+    Override,
+    EndOverride,
+    Switch,
+    EndSwitch,
+}
+
+impl Verb {
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Block,
+        Self::Unblock,
+        Self::Reset,
+        Self::Override,
+        Self::EndOverride,
+        Self::Switch,
+        Self::EndSwitch,
+    ];
+
+    /// Returns its name in `/api/NAME` and in the forms of the console.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Block => "block",
+            Self::Unblock => "unblock",
+            Self::Reset => "reset",
+            Self::Override => "override",
+            Self::EndOverride => "end_override",
+            Self::Switch => "switch",
+            Self::EndSwitch => "end_switch",
+        }
+    }
+}
 
 /// A change that was made.
 #[derive(Clone, Debug)]

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use http::StatusCode;
 use serde::{Deserialize, Deserializer};
-use tidegate::admin::{Action, Change, ChangedGate, GivenKey, parse_rate, quota_of};
+use tidegate::admin::{Action, Change, ChangedGate, GivenKey, parse_rate, quota_of, visible};
+use tidegate::algorithm::{ALGORITHMS, Definition};
 use tidegate::{Quota, Rate};
 
 use super::Verb;
-use super::field_errors::{definition, how_to_write_algorithm, invalid, missing, shown, wrong};
 use crate::admin::problem::Problem;
 
 /// The maximum length of a reason in bytes.
@@ -188,6 +189,43 @@ fn is_true(name: &str, field: &Option<String>) -> Result<bool, Problem> {
         Some("false" | "off" | "0") | None => Ok(false),
         Some(other) => Err(invalid(name, other, "a Boolean", "write true or false")),
     }
+}
+
+// The errors of fields: what is wrong with a value, and what to write instead.
+
+/// The maximum number of characters of a value that an error repeats.
+const MAX_SHOWN_CHARS: usize = 100;
+
+fn definition(name: &str) -> Result<&'static Definition, Problem> {
+    let found = ALGORITHMS.into_iter().find(|algorithm| algorithm.name == name);
+    found.ok_or_else(|| invalid("algorithm", name, "an algorithm", &how_to_write_algorithm()))
+}
+
+fn how_to_write_algorithm() -> String {
+    let names: Vec<&str> = ALGORITHMS.into_iter().map(|algorithm| algorithm.name).collect();
+    format!("write one of {}", names.join(", "))
+}
+
+fn missing(field: &str, how: &str) -> Problem {
+    wrong(&format!("`{field}` is missing: {how}"))
+}
+
+/// The value is not of this kind; `how` says what to write instead.
+fn invalid(field: &str, value: &str, kind: &str, how: &str) -> Problem {
+    wrong(&format!("`{field}`: \"{}\" is not {kind}: {how}", shown(value)))
+}
+
+/// Returns a value for an error: cut, and invisible characters escaped.
+fn shown(value: &str) -> String {
+    let (value, end) = match value.char_indices().nth(MAX_SHOWN_CHARS) {
+        Some((at, _)) => (&value[..at], "…"),
+        None => (value, ""),
+    };
+    visible(value).into_owned() + end
+}
+
+fn wrong(text: &str) -> Problem {
+    Problem::new(StatusCode::BAD_REQUEST, text)
 }
 
 #[cfg(test)]
