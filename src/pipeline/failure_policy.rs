@@ -5,6 +5,7 @@ use super::group::{Folded, GroupDecision, sent};
 use super::reply::decision;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
+use crate::in_flight::{ItemAcquire, Polls};
 use crate::local::fallback::{LocalOutcome, OnFailure, ReconcileStamp};
 use crate::pipeline::request::Request;
 use crate::store::GroupItem;
@@ -33,11 +34,12 @@ impl Pipeline {
     }
 
     /// Decides a group. Failure policies admit or deny some checks; this process decides the others, all or
-    /// nothing.
+    /// nothing. `acquires` are the group's acquires of in-flight limits.
     pub(super) fn fall_back_all(
         &self,
         requests: &[&Request<'_>],
         group: &Folded,
+        acquires: &[ItemAcquire],
         n: u64,
         error: &Error,
     ) -> Result<GroupDecision, Error> {
@@ -47,28 +49,41 @@ impl Pipeline {
         // Collected before the first error returns, so that the observer is notified of each check.
         let policies: Vec<_> = failed.iter().map(|request| self.policy(request, error.clone())).collect();
         let policies = policies.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let is_local = |item: &usize| policies[group.first_check_of(*item).unwrap_or(0)] == OnFailure::Local;
+        let acquire_of = |item: usize| acquires.iter().find(|(at, ..)| *at == item);
+        let is_local = |&item: &usize| {
+            policies[group.first_check_of(item).unwrap_or(0)] == OnFailure::Local
+                && acquire_of(item).is_none()
+        };
         let locals: Vec<usize> = (0..group.items.len()).filter(is_local).collect();
         let items: Vec<GroupItem> = locals.iter().map(|&item| group.items[item].clone()).collect();
+        let has_room = |(_, target, terms): &ItemAcquire| {
+            terms.on_failure != OnFailure::Local || terms.cost <= self.permits.room(target, terms)
+        };
+        let has_room = acquires.iter().all(has_room);
         // If a policy denies, the group is denied, so it charges nothing.
-        let is_denied = policies.contains(&OnFailure::Closed);
+        let is_denied = policies.contains(&OnFailure::Closed) || !has_room;
         let n = if items.is_empty() { n } else { group.sent(n) };
         let taken = if is_denied { 0 } else { n };
         let (granted, local) = match items.is_empty() {
             true => (taken, Vec::new()),
             false => self.decide_locally(&items, taken)?,
         };
+        let held = if granted > 0 { self.hold_locally(group, acquires, error)? } else { Vec::new() };
         let mut decisions = Vec::with_capacity(requests.len());
-        for ((request, policy), index) in requests.iter().zip(policies).zip(&group.index_of) {
-            decisions.push(match policy {
-                OnFailure::Local => {
-                    local[locals.iter().position(|local| local == index).unwrap_or(0)].clone()
+        for ((request, policy), &index) in requests.iter().zip(policies).zip(&group.index_of) {
+            decisions.push(match (policy, acquire_of(index)) {
+                (OnFailure::Local, Some((_, target, terms))) => {
+                    let remaining = self.permits.room(target, terms);
+                    self.local_decision(request, has_room, remaining, Polls::default().next())?
                 }
-                OnFailure::Open => request.fixed_decision(true, Source::Open)?,
+                (OnFailure::Local, None) => {
+                    local[locals.iter().position(|&local| local == index).unwrap_or(0)].clone()
+                }
+                (OnFailure::Open, _) => request.fixed_decision(true, Source::Open)?,
                 _ => request.fixed_decision(false, Source::Closed)?,
             });
         }
-        Ok(GroupDecision::new(n, granted, decisions))
+        Ok(GroupDecision { held, ..GroupDecision::new(n, granted, decisions) })
     }
 
     /// Returns the failure policy to apply, or the error if none applies.

@@ -179,6 +179,11 @@ impl<'a> Request<'a> {
         Some(u64::try_from(delay.as_micros()).unwrap_or(u64::MAX).min(1 << 52))
     }
 
+    /// Returns whether the gate has an in-flight limit.
+    pub(crate) fn is_in_flight(&self) -> bool {
+        self.gate.info().is_ok_and(|info| info.quota.is_in_flight())
+    }
+
     /// Returns whether the check charges units that were used already.
     #[inline]
     pub(crate) fn charges_used(&self) -> bool {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::components::Pipeline;
+use super::group::Verb;
 use crate::decision::{AllDecision, Decision, Source};
 use crate::error::Error;
 use crate::local::fallback::ReconcileStamp;
@@ -24,15 +25,10 @@ impl Pipeline {
         requests: Vec<Request<'a>>,
         hold: &NewHold,
     ) -> Result<(AllDecision, Vec<Request<'a>>), Error> {
-        let n = u64::from(requests.iter().any(|request| request.cost > 0));
         let span = Span::of_all(requests.len());
-        let reserved = self.decide_all(requests, n, Some(hold), false).await;
-        let (decided, requests) = match reserved {
-            Ok((_, decision, requests)) => (Ok(decision), requests),
-            Err(error) => (Err(error), Vec::new()),
-        };
-        span.all_decided(&decided);
-        decided.map(|decision| (decision, requests))
+        let reserved = self.decide_all(requests, 1, Verb::Reserve(hold)).await;
+        span.all_decided(reserved.as_ref().map(|reserved| &reserved.decision));
+        reserved.map(|reserved| (reserved.decision, reserved.requests))
     }
 
     /// Cancels the charges of gates in shadow mode, after the other gates of the reservation have failed.

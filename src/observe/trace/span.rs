@@ -39,9 +39,9 @@ impl Span {
     }
 
     /// Records the gate and source of the binding decision.
-    pub(crate) fn all_decided(self, decided: &Result<AllDecision, Error>) {
+    pub(crate) fn all_decided(self, decided: Result<&AllDecision, &Error>) {
         let outcome = |all: &AllDecision| if all.is_allowed() { "allowed" } else { "denied" };
-        self.record(decided.as_ref().map(|all| (all.binding(), outcome(all))));
+        self.record(decided.map(|all| (all.binding(), outcome(all))));
     }
 
     pub(crate) fn many_decided(self, decided: &[Result<Decision, Error>]) {

@@ -29,7 +29,7 @@ impl Span {
     #[inline]
     pub(crate) fn decided(self, _: Result<&Decision, &Error>) {}
 
-    pub(crate) fn all_decided(self, _: &Result<AllDecision, Error>) {}
+    pub(crate) fn all_decided(self, _: Result<&AllDecision, &Error>) {}
 
     pub(crate) fn many_decided(self, _: &[Result<Decision, Error>]) {}
 }
