@@ -265,7 +265,7 @@ impl Gate {
         self.with_checked_settings()
     }
 
-    /// Blocks a key whose checks this gate denied too often: after [`Ban::after`] denials in one period of
+    /// Blocks a key whose checks this gate denied too often: after [`Ban::denials`] in one period of
     /// [`Ban::within`], which begins with the first of them, all its checks are denied for [`Ban::lasts`]. Redis counts
     /// and blocks in the step that denies, so all processes share the count, and one ban begins.
     /// [`unblock`](Self::unblock) ends it, except for a key that was checked with
@@ -277,7 +277,7 @@ impl Gate {
     /// use tidegate::{Ban, Limiter, Quota, Rate};
     ///
     /// let limiter = Limiter::in_memory(); // in a fleet: Limiter::open("redis://…")?
-    /// let ban = Ban { after: 20, within: Duration::from_secs(600), lasts: Duration::from_secs(3_600) };
+    /// let ban = Ban::after(20, Duration::from_secs(600)).lasting(Duration::from_secs(3_600));
     /// let login = limiter.gate("login", Quota::token_bucket(5, Rate::per_minute(5))).ban(ban);
     /// for _ in 0..25 {
     ///     let _ = login.check("192.0.2.7").await?;
