@@ -372,7 +372,7 @@ mod tests {
     use crate::in_flight::OnLapse;
     use crate::key::keyed_hash::KeyedHasher;
     use crate::key::{KeyMode, Keyspace};
-    use crate::local::fallback::OnFailure;
+    use crate::local::on_failure::OnFailure;
     use crate::quota::Quota;
 
     /// The caller of a group: its group has left the queue once it is dropped.

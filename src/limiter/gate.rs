@@ -8,8 +8,7 @@ use crate::error::Error;
 use crate::in_flight::OnLapse;
 use crate::key::as_key::AsKey;
 use crate::limiter::check::Check;
-use crate::limiter::reservation::Reservation;
-use crate::local::fallback::OnFailure;
+use crate::local::on_failure::OnFailure;
 use crate::local::lease::{Lease, LeaseStats};
 use crate::pipeline::Pipeline;
 use crate::pipeline::request::{GateSpec, Request};
@@ -136,20 +135,6 @@ impl Gate {
     /// Dropping the future before the turn has come gives the place in the queue back.
     pub async fn until_allowed(&self, key: impl AsKey, max_wait: Duration) -> Result<Decision, Error> {
         self.key(key).until_allowed(max_wait).await
-    }
-
-    /// Takes `cost` units whose final number is known later: [`commit`](Reservation::commit) charges the
-    /// final number, [`cancel`](Reservation::cancel) returns all units.
-    ///
-    /// This form costs no more than a check, and only this process can settle it. For several gates in one step,
-    /// for a settle by another process or after a restart, or for units that return by themselves if no process
-    /// settles them, use [`Limiter::reserve`](crate::Limiter::reserve).
-    ///
-    /// # Errors
-    ///
-    /// As [`check_cost`](Self::check_cost).
-    pub async fn reserve(&self, key: impl AsKey, cost: u64) -> Result<Reservation, Error> {
-        self.key(key).cost(cost).reserve().await
     }
 
     /// Returns a check of this key, with options to set. It then [checks](Check::check), [peeks](Check::peek),

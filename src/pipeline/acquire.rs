@@ -12,7 +12,7 @@ use super::overrides::Resolved;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::in_flight::{AcquireAnswer, AcquireTerms, AdaptiveTerms, Permit, TimeLimits, UnitsGuard};
-use crate::local::fallback::OnFailure;
+use crate::local::on_failure::OnFailure;
 use crate::local::overrides::Switch;
 use crate::observe::trace::Span;
 use crate::pipeline::request::{GateSpec, Request, check_cost};

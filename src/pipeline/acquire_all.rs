@@ -16,7 +16,7 @@ use crate::connection::Deadline;
 use crate::decision::AllDecision;
 use crate::error::Error;
 use crate::in_flight::{GroupAcquire, GroupAnswer, ItemAcquire, Permit, Permits, Polls, UnitsGuard};
-use crate::local::fallback::OnFailure;
+use crate::local::on_failure::OnFailure;
 use crate::observe::trace::Span;
 use crate::pipeline::request::Request;
 use crate::store::{Group, GroupItem};

@@ -6,7 +6,8 @@ use super::reply::decision;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::in_flight::{ItemAcquire, Polls};
-use crate::local::fallback::{LocalOutcome, OnFailure, ReconcileStamp};
+use crate::local::fallback::LocalOutcome;
+use crate::local::on_failure::OnFailure;
 use crate::pipeline::request::Request;
 use crate::store::GroupItem;
 
@@ -116,22 +117,5 @@ impl Pipeline {
             ..decision(&item.target.gate, answer, Source::Local, now_us)
         });
         Ok((granted, decisions.collect()))
-    }
-
-    /// Returns the stamp by which units that the fallback just admitted can be given back.
-    pub(crate) fn local_stamp(&self, request: &Request<'_>) -> Option<ReconcileStamp> {
-        self.fallback.as_ref()?.stamp(&request.target().ok()?)
-    }
-
-    /// Gives back units that the fallback admitted with the stamp `admitted_us`. Returns the store's stamp
-    /// for them, if they were reconciled: then they have to be given back there.
-    pub(crate) fn give_back_locally(
-        &self,
-        request: &Request<'_>,
-        stamp: Option<&ReconcileStamp>,
-        units: u64,
-        admitted_us: u64,
-    ) -> Option<u64> {
-        self.fallback.as_ref()?.give_back(&request.target().ok()?, stamp?, units, admitted_us)
     }
 }

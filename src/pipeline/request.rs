@@ -8,7 +8,7 @@ use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::in_flight::OnLapse;
 use crate::in_flight::adaptive::Adaptive;
-use crate::local::fallback::OnFailure;
+use crate::local::on_failure::OnFailure;
 use crate::local::lease::Leases;
 use crate::observe::figures::GateCounters;
 use crate::quota::Quota;
