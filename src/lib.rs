@@ -121,8 +121,8 @@ pub use self::limiter::builder::Builder;
 pub use self::limiter::check::Check;
 pub use self::limiter::control::Control;
 pub use self::limiter::gate::Gate;
-pub use self::local::on_failure::OnFailure;
 pub use self::local::lease::{Lease, LeaseStats};
+pub use self::local::on_failure::OnFailure;
 pub use self::local::overrides::{Override, Switch};
 pub use self::observe::health::Health;
 #[cfg(feature = "metrics")]

@@ -89,20 +89,22 @@ impl Pipeline {
 
     /// Returns the failure policy to apply, or the error if none applies.
     pub(super) fn policy(&self, request: &Request<'_>, error: Error) -> Result<OnFailure, Error> {
-        let fixed = self.store.fixed_decision();
-        if fixed.is_none() {
+        if self.store.fixed_decision().is_none() {
             self.notify_failed(request.gate.info()?, || request.with_context(error.clone()));
         }
-        let on_failure = match fixed {
-            Some(true) => OnFailure::Open,
-            Some(false) => OnFailure::Closed,
-            None => request.gate.on_failure,
-        };
-        match on_failure {
-            OnFailure::Error => Err(request.with_context(error)),
-            OnFailure::Local if self.fallback.is_none() => Err(request.with_context(error)),
-            on_failure if error.is_unavailable() => Ok(on_failure),
+        match self.on_failure(request) {
+            on_failure if on_failure != OnFailure::Error && error.is_unavailable() => Ok(on_failure),
             _ => Err(request.with_context(error)),
+        }
+    }
+
+    /// Returns the failure policy of a gate. Without a fallback, a local one is an error.
+    pub(super) fn on_failure(&self, request: &Request<'_>) -> OnFailure {
+        match (self.store.fixed_decision(), request.gate.on_failure) {
+            (Some(true), _) => OnFailure::Open,
+            (Some(false), _) => OnFailure::Closed,
+            (None, OnFailure::Local) if self.fallback.is_none() => OnFailure::Error,
+            (None, on_failure) => on_failure,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::{Gate, Limiter, Quota, Rate, HeldReservation, Settlement, Token};
+use tidegate::{Gate, HeldReservation, Limiter, Quota, Rate, Settlement, Token};
 
 use crate::support::behaviours;
 use crate::support::world::World;

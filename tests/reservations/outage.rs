@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::poll;
-use tidegate::{Gate, Limiter, OnFailure, Quota, HeldReservation, Settlement, Source};
+use tidegate::{Gate, HeldReservation, Limiter, OnFailure, Quota, Settlement, Source};
 use tidegate_testkit::{Fault, Proxy, Server};
 
 use crate::support::fixture::{builder, builder_as_is, namespace, soon};

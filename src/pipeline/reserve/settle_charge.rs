@@ -28,7 +28,10 @@ impl Pipeline {
         }
         let (units, taken_us) = (charged - actual, decision.stamp_us);
         let stamp_us = match decision.source() {
-            Source::Local => self.give_back_locally(request, stamp, units, taken_us),
+            // Given back to the fallback, unless it has reconciled them.
+            Source::Local => self.fallback.as_ref().zip(stamp).and_then(|(fallback, stamp)| {
+                fallback.give_back(&request.target().ok()?, stamp, units, taken_us)
+            }),
             _ => Some(taken_us),
         };
         match stamp_us {
@@ -48,18 +51,6 @@ impl Pipeline {
         let is_local = decision.source() == Source::Local && charged_units(request, decision) > 0;
         let fallback = self.fallback.as_ref().filter(|_| is_local)?;
         fallback.stamp(&request.target().ok()?)
-    }
-
-    /// Gives back units that the fallback admitted with the stamp `admitted_us`. Returns the store's stamp
-    /// for them, if they were reconciled: then they have to be given back there.
-    fn give_back_locally(
-        &self,
-        request: &Request<'_>,
-        stamp: Option<&ReconcileStamp>,
-        units: u64,
-        admitted_us: u64,
-    ) -> Option<u64> {
-        self.fallback.as_ref()?.give_back(&request.target().ok()?, stamp?, units, admitted_us)
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use tidegate::{AllDecision, Check, Gate, Limiter, HeldReservation, Token};
+use tidegate::{AllDecision, Check, Gate, HeldReservation, Limiter, Token};
 use tidegate_rules::{Plan, PlannedCheck, RulesDecision};
 
 use super::decided::{Decided, RulesRequest};
