@@ -11,6 +11,7 @@
 #[cfg(feature = "cluster")]
 mod cluster;
 mod connect;
+mod deadline;
 mod link;
 mod node;
 mod reply;
@@ -28,8 +29,8 @@ use redis::{Cmd, ConnectionInfo, RedisError, RedisResult, Value};
 #[cfg(feature = "cluster")]
 pub(crate) use self::cluster::Cluster;
 pub(crate) use self::connect::Login;
-pub(crate) use self::link::Deadline;
-use self::link::{ANSWER, CONNECTION};
+pub(crate) use self::deadline::Deadline;
+use self::deadline::{ANSWER, CONNECTION};
 use self::node::{Exchanged, Node, NodeRequest};
 pub(crate) use self::reply::words;
 use self::retry::RetryBudget;

@@ -40,7 +40,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use self::group_flights::Groups;
-pub(crate) use self::group_flights::{GroupAcquire, GroupAnswer};
+pub(crate) use self::group_flights::{GroupAcquire, GroupAnswer, ItemAcquire};
 pub(crate) use self::key_state::Polls;
 pub(crate) use self::permit::UnitsGuard;
 pub use self::permit::{Permit, Permits};
@@ -48,10 +48,9 @@ pub(crate) use self::pool::PermitSettings;
 use self::pool::PoolState;
 pub use self::waiting::OnLapse;
 pub(crate) use self::waiting::{AcquireAnswer, AcquireTerms, AdaptiveTerms, TimeLimits, Waiting};
-use crate::batch::Share;
 use crate::connection::Deadline;
 use crate::error::Error;
-use crate::store::{Group, Target};
+use crate::store::Target;
 
 /// The values of [`Builder::permit_ttl`](crate::Builder::permit_ttl).
 const PERMIT_TTL: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(60);
@@ -104,11 +103,6 @@ impl PermitPool {
     /// Holds units that the failure policy admitted to a group. Returns `None` if there is no room to count them.
     pub(crate) fn hold_locally(&self, target: &Target, terms: &AcquireTerms) -> Option<UnitsGuard> {
         turn::hold_locally(&self.inner, target, terms)
-    }
-
-    /// Sends a group with messages, through the breaker and the batch.
-    pub(crate) async fn send(&self, group: Group, deadline: Deadline) -> Result<Share, Error> {
-        self.inner.send(group, deadline).await
     }
 
     /// Returns the local clock, by which callers give up.

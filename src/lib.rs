@@ -62,9 +62,9 @@
 //! ```text
 //! guide                     the pages of docs/guide
 //!     |
-//! admin, reserve            for operators; reservations that other processes settle
+//! admin, reserve            for operators; units taken by an estimate, and settled later
 //!     |
-//! limiter                   the objects of a service: limiter, gates, checks, reservations, settings
+//! limiter                   the objects of a service: limiter, gates, checks, settings
 //!     |
 //! pipeline                  the path of a check, in call order
 //!     |
@@ -121,9 +121,8 @@ pub use self::limiter::builder::Builder;
 pub use self::limiter::check::Check;
 pub use self::limiter::control::Control;
 pub use self::limiter::gate::Gate;
-pub use self::limiter::reservation::Reservation;
-pub use self::local::fallback::OnFailure;
 pub use self::local::lease::{Lease, LeaseStats};
+pub use self::local::on_failure::OnFailure;
 pub use self::local::overrides::{Override, Switch};
 pub use self::observe::health::Health;
 #[cfg(feature = "metrics")]
@@ -135,6 +134,6 @@ pub use self::quota::settlement::Settlement;
 pub use self::quota::{Quota, Rate};
 #[doc(inline)]
 pub use self::quota::{algorithm, reference};
-pub use self::reserve::{Reserve, Reserved, Token};
+pub use self::reserve::{HeldReservation, Reservation, Reserve, Token};
 pub use self::runtime::clock::{ManualClock, Stopwatch};
 pub use self::store::Stub;

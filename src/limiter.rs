@@ -5,7 +5,6 @@ pub(crate) mod builder;
 pub(crate) mod check;
 pub(crate) mod control;
 pub(crate) mod gate;
-pub(crate) mod reservation;
 pub(crate) mod take_up_to;
 
 use std::borrow::Borrow;

@@ -4,5 +4,5 @@ pub(crate) mod breaker;
 pub(crate) mod deny_cache;
 pub(crate) mod fallback;
 pub(crate) mod lease;
+pub(crate) mod on_failure;
 pub(crate) mod overrides;
-pub(crate) mod settle_queue;

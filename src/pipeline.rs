@@ -29,7 +29,6 @@ mod report;
 pub(crate) mod request;
 mod reserve;
 mod send;
-mod settle_holds;
 mod shadow;
 mod take_up_to;
 mod write;
@@ -40,18 +39,17 @@ use futures_util::future::{Either, join_all, join3};
 use smallvec::SmallVec;
 
 pub(crate) use self::components::{LimiterSettings, Pipeline};
-use self::group::GroupDecision;
+use self::group::{DecidedGroup, Folded, GroupDecision, Verb};
 pub(crate) use self::lifecycle::READY;
 use self::overrides::Resolved;
-pub(crate) use self::reserve::{UnheldCharge, hold_of_item};
+pub(crate) use self::reserve::{SettleCall, UnheldCharge, charged_units, hold_of_item};
 use self::send::without_waiting;
-pub(crate) use self::write::charged_units;
 use crate::decision::{AllDecision, Decision};
 use crate::error::Error;
+use crate::in_flight::GroupAnswer;
 use crate::local::deny_cache::SlotSnapshot;
 use crate::observe::trace::Span;
 use crate::pipeline::request::{GateSpec, Request};
-use crate::quota::reference::holds::NewHold;
 use crate::store::{Group, GroupItem};
 
 /// # One check
@@ -198,79 +196,76 @@ impl Pipeline {
 /// # Several checks, all or nothing
 impl Pipeline {
     pub(crate) async fn check_all(&self, requests: Vec<Request<'_>>) -> Result<AllDecision, Error> {
-        let n = u64::from(requests.iter().any(|request| request.cost > 0));
         let span = Span::of_all(requests.len());
-        let decided = self.decide_all(requests, n, None, true).await.map(|(_, decision, _)| decision);
-        span.all_decided(&decided);
+        let decided = self.decide_all(requests, 1, Verb::Check).await.map(|decided| decided.decision);
+        span.all_decided(decided.as_ref());
         decided
     }
 
     /// Returns the decision that [`check_all`](Self::check_all) would make, without charging.
     pub(crate) async fn peek_all(&self, requests: Vec<Request<'_>>) -> Result<AllDecision, Error> {
-        self.decide_all(requests, 0, None, false).await.map(|(_, decision, _)| decision)
+        self.decide_all(requests, 0, Verb::Check).await.map(|decided| decided.decision)
     }
 
-    /// Takes up to `n` times, all or nothing, of the gates that are neither switched nor in shadow. Each gate in
-    /// shadow is checked separately at the same time, and so is one that charges units used. A gate in shadow cannot fail
-    /// the others, which may already be charged, unless the limiter was shut down; one that charges units used can, if its
-    /// failure policy is an error. The charges become the hold, if there is one:
-    /// then n is at most 1. `charges_used`: whether gates that charge units used do so, as in a check; reservations and partial
-    /// grants take units before they are used.
-    ///
-    /// Returns how often, and also the requests with the settings that decided.
+    /// Takes up to `n` times, all or nothing, of the gates that are neither switched nor in shadow. If all costs are 0, it
+    /// peeks. Each gate in shadow is decided separately at the same time, and so is one that charges units used. A gate in
+    /// shadow cannot fail the others, which may already be charged, unless the limiter was shut down; one that charges
+    /// units used can, if its failure policy is an error.
     async fn decide_all<'a>(
         &self,
         requests: Vec<Request<'a>>,
         n: u64,
-        hold: Option<&NewHold>,
-        charges_used: bool,
-    ) -> Result<(u64, AllDecision, Vec<Request<'a>>), Error> {
+        verb: Verb<'_>,
+    ) -> Result<DecidedGroup<'a>, Error> {
         group::check_number(requests.len())?;
+        let has_costs = requests.iter().any(|request| request.cost > 0);
+        let n = if has_costs { n } else { 0 };
         let (requests, mut decisions) = self.resolve_all(self.follow_each(requests).await)?;
         let switched = group::switched(&requests, &decisions, n);
+        let undecided = (0..requests.len()).filter(|&at| decisions[at].is_none());
+        let is_used = |&at: &usize| n > 0 && matches!(verb, Verb::Check) && requests[at].charges_used();
+        let (used, undecided): (Vec<_>, Vec<_>) = undecided.partition(is_used);
         // A group that a closed gate denies charges nothing, except units that were used already.
         let is_denied = decisions.iter().flatten().any(|decision| !decision.is_allowed());
         let n = if is_denied { 0 } else { n };
-        let hold = hold.filter(|_| n > 0);
-        let undecided = (0..requests.len()).filter(|&at| decisions[at].is_none());
-        let is_used = |at: &usize| charges_used && requests[*at].charges_used();
-        let (used, undecided): (Vec<_>, Vec<_>) = undecided.partition(is_used);
         let (shadow, together): (Vec<_>, Vec<_>) =
             undecided.into_iter().partition(|&at| requests[at].gate.is_shadow);
         for &at in shadow.iter().chain(&used) {
             // A configuration error fails the group before anything is charged.
             requests[at].gate.info()?;
         }
+        let is_permit = |&at: &usize| matches!(verb, Verb::Acquire) && requests[at].is_in_flight();
+        let (shadow_permits, shadow): (Vec<_>, Vec<_>) = shadow.into_iter().partition(is_permit);
         let charge_used = join_all(used.iter().map(|&at| self.charge_used(&requests[at])));
         let group: Vec<_> = together.iter().map(|&at| &requests[at]).collect();
         if !shadow.is_empty()
-            && !group.is_empty()
-            && let Err(error) = group::Folded::new(&group, n)
+            && let Err(error) = Folded::new(&group, n, verb)
         {
             // Units that were used are charged, whatever the others do.
             charge_used.await;
             return Err(error);
         }
-        let decide_shadow = self.decide_in_shadow(&requests, &shadow, n, hold);
+        let decide_shadow = self.decide_in_shadow(&requests, &shadow, n, verb);
         let (taken, shadow_decisions, used_decisions) =
-            join3(self.take_all(&group, n, hold), decide_shadow, charge_used).await;
-        let taken = match (taken, hold) {
+            join3(self.take_all(&group, n, verb), decide_shadow, charge_used).await;
+        let taken = match (taken, verb) {
             (Ok(taken), _) => taken,
-            (Err(error), Some(hold)) => {
+            (Err(error), Verb::Reserve(hold)) if n > 0 => {
                 let held = shadow.iter().map(|&at| (at, &requests[at])).zip(&shadow_decisions);
                 self.cancel_shadow(held, hold).await;
                 return Err(error);
             }
-            (Err(error), None) => return Err(error),
+            (Err(error), _) => return Err(error),
         };
         // A check of cost 0 denies and binds only if all costs are 0.
-        let has_costs = requests.iter().any(|request| request.cost > 0);
         let binds = |at: usize| (!has_costs || requests[at].cost > 0) && !requests[at].gate.is_shadow;
         let mut peeked = together.iter().zip(&taken.decisions);
         let is_taken = match n {
             0 => peeked.all(|(&at, decision)| decision.is_allowed() || !binds(at)),
             _ => taken.is_allowed,
         };
+        let mut held: Vec<_> =
+            taken.held.into_iter().map(|(check, units)| (together[check], units)).collect();
         for (at, decision) in together.into_iter().zip(taken.decisions) {
             decisions[at] = Some(decision);
         }
@@ -284,12 +279,18 @@ impl Pipeline {
         }
         let is_allowed = is_taken && !is_denied && are_within_limits;
         self.notify_switched(&requests, &decisions, &switched, is_allowed);
+        for at in shadow_permits {
+            let (decision, units) =
+                Box::pin(self.acquire_in_shadow(&requests[at], is_allowed && n > 0)).await?;
+            decisions[at] = Some(decision);
+            held.extend(units.map(|units| (at, units)));
+        }
         let decisions = decisions.into_iter().flatten().collect();
         // Of a group that was granted less often than wanted, the gate that restricts it binds, as of a denied one.
         let is_full = is_allowed && !taken.is_restricted;
         let decision =
             AllDecision { allowed: is_allowed, ..group::decision(is_full, &requests, decisions, binds) };
-        Ok((taken.granted, decision, requests))
+        Ok(DecidedGroup { granted: taken.granted, decision, requests, held })
     }
 
     /// Stage 1 of each check of a group. Returns the decision where a switch decides.
@@ -310,22 +311,31 @@ impl Pipeline {
         &self,
         requests: &[&Request<'_>],
         n: u64,
-        hold: Option<&NewHold>,
+        verb: Verb<'_>,
     ) -> Result<GroupDecision, Error> {
         if requests.is_empty() {
             return Ok(GroupDecision::new(n, n, Vec::new()));
         }
-        let group = group::Folded::new(requests, n)?;
+        let group = Folded::new(requests, n, verb)?;
         let sent = group.sent(n);
         let deadline = self.deadline_of(requests.iter().filter_map(|request| request.deadline).min());
-        let items: SmallVec<_> = match hold {
-            Some(hold) => group.items.iter().map(|item| item.clone().held(hold)).collect(),
-            None if sent > 1 => group.items.iter().cloned().map(GroupItem::of_grant).collect(),
-            None => group.items.iter().cloned().collect(),
+        let acquires = match verb {
+            Verb::Acquire => self.acquires_of(requests, &group)?,
+            _ => Vec::new(),
         };
-        match self.take(Group { items, n: sent }, deadline).await {
-            Ok(share) => Ok(self.conclude_all(&group, sent, &share)),
-            Err(error) => self.fall_back_all(requests, &group, n, &error),
+        let items = group.items.iter().cloned();
+        let items: SmallVec<_> = match verb {
+            Verb::Reserve(hold) if n > 0 => items.map(|item| item.held(hold)).collect(),
+            _ if sent > 1 => items.map(GroupItem::of_grant).collect(),
+            _ => items.collect(),
+        };
+        let answer = match acquires.is_empty() {
+            true => self.take(Group { items, n: sent }, deadline).await.map(GroupAnswer::from),
+            false => Box::pin(self.acquire_group(items, acquires.clone(), sent, deadline)).await,
+        };
+        match answer {
+            Ok(answer) => Ok(self.conclude_all(group, sent, answer)),
+            Err(error) => self.fall_back_all(requests, &group, &acquires, n, &error),
         }
     }
 
@@ -334,9 +344,9 @@ impl Pipeline {
         &self,
         requests: &[&Request<'_>],
         n: u64,
-        hold: Option<&NewHold>,
+        verb: Verb<'_>,
     ) -> Result<GroupDecision, Error> {
-        let taken = self.take_group(requests, n, hold).await?;
+        let taken = self.take_group(requests, n, verb).await?;
         if n > 0 {
             // If denied, only the gates that denied are reported: the others admitted nothing. A cost of 0 peeks.
             let charged = requests.iter().zip(&taken.decisions).filter(|(request, _)| request.cost > 0);

@@ -1,11 +1,13 @@
-//! Reservations: units charged by an estimate, and settled later by any process.
+//! Reservations: units charged by an estimate, and settled later.
 //!
-//! [`Reserve`] decides a group as `check_all` does. The store keeps the charges as holds, which end after their
-//! ttl. The [`Token`] lists the charges, so that [`settling`] needs neither the gates nor this process.
+//! A [`Reservation`] is a check whose process settles it. A [`HeldReservation`] is settled by any process: [`Reserve`]
+//! decides a group as `check_all` does, and the store keeps the charges as holds, which end after their ttl. The
+//! [`Token`] lists the charges, so that [`settling`] needs neither the gates nor this process.
 
 mod format;
+mod held_reservation;
 mod ids;
-mod reserved;
+mod reservation;
 mod settling;
 mod token;
 
@@ -14,7 +16,8 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use self::format::check_ttl_ms;
-pub use self::reserved::Reserved;
+pub use self::held_reservation::HeldReservation;
+pub use self::reservation::Reservation;
 pub use self::token::Token;
 use crate::error::Error;
 use crate::limiter::Limiter;
@@ -187,7 +190,7 @@ impl Reserve {
         self
     }
 
-    async fn send(self) -> Result<Reserved, Error> {
+    async fn send(self) -> Result<HeldReservation, Error> {
         let requests = self.requests?;
         if let Some(request) = requests.iter().find(|request| request.gate.ban.is_some()) {
             let error = Error::config(
@@ -200,10 +203,10 @@ impl Reserve {
             return Err(Error::config(format!("`ttl` of a reservation is {:?}: use 1 s to 24 h", self.ttl)));
         }
         let id = match self.id {
-            Some(id) => reserved::derived_id(&id, &requests, ttl_ms, self.is_refunded)?,
+            Some(id) => held_reservation::derived_id(&id, &requests, ttl_ms, self.is_refunded)?,
             None => ids::random(),
         };
-        reserved::reserve(&self.limiter.pipeline, requests, (id, ttl_ms, self.is_refunded)).await
+        held_reservation::reserve(&self.limiter.pipeline, requests, (id, ttl_ms, self.is_refunded)).await
     }
 }
 
@@ -219,7 +222,7 @@ impl std::fmt::Debug for Reserve {
 }
 
 impl IntoFuture for Reserve {
-    type Output = Result<Reserved, Error>;
+    type Output = Result<HeldReservation, Error>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
     fn into_future(self) -> Self::IntoFuture {

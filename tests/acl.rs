@@ -70,7 +70,7 @@ async fn call_everything(server: &Server, limiter: &Limiter) -> Vec<Error> {
     server.cli(&["HSET", &key, "held", "1/1 at 1 sure until 1", "web-1/1000", "1 #1"]).unwrap();
     failed.extend(permits.peek("x").await.err());
     // Denials are counted, and then begin a ban.
-    let ban = Ban { after: 3, within: HOUR, lasts: HOUR };
+    let ban = Ban::after(3, HOUR);
     let banned = limiter.gate("banned", Quota::fixed_window(1, HOUR)).ban(ban);
     for _ in 0..4 {
         failed.extend(banned.check("x").await.err());

@@ -105,9 +105,9 @@ fn no_rooms_import_each_other_in_a_circle() {
 fn house_is_within_its_budgets() {
     const ROOMS: usize = 17;
     const FLOORS: usize = 12;
-    const PUBLIC_FUNCTIONS: usize = 376;
+    const PUBLIC_FUNCTIONS: usize = 381;
     const LINES: [(&str, usize); 6] = [
-        ("src", 23_870),
+        ("src", 23_750),
         ("crates/tidegate-cli/src", 4_940),
         ("crates/tidegate-http/src", 5_070),
         ("crates/tidegate-rules/src", 5_420),

@@ -141,7 +141,7 @@ async fn every_answer_to_one_process_matches_the_reference_cached_or_not() {
         ("fixed.day", Quota::calendar_window(7, "day@UTC".parse().unwrap())),
         ("log.counting", Quota::sliding_log(7, window).count_denied()),
     ];
-    let ban = Ban { after: 3, within: Duration::from_secs(60), lasts: Duration::from_millis(2_500) };
+    let ban = Ban::after(3, Duration::from_secs(60)).lasting(Duration::from_millis(2_500));
     for (name, quota) in quotas(7, window).into_iter().chain(options) {
         for (name, ban) in [(name.to_owned(), None), (format!("{name}.ban"), Some(ban))] {
             let gates = [&world, &reference].map(|world| match ban {

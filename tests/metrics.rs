@@ -63,7 +63,7 @@ async fn each_decision_is_counted_by_gate_outcome_and_source() {
 async fn bans_are_counted_by_gate() {
     let (metrics, handle) = metrics();
     let limiter = Limiter::builder().in_memory().observer(metrics).build().unwrap();
-    let ban = Ban { after: 2, within: HOUR, lasts: HOUR };
+    let ban = Ban::after(2, HOUR);
     let login = limiter.gate("login", Quota::fixed_window(1, HOUR)).ban(ban);
     for key in ["x", "y", "z"] {
         for _ in 0..9 {

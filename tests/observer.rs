@@ -127,6 +127,14 @@ async fn corrupt_key_is_a_failure_of_its_gate_only() {
         recorder.take(),
         ["called for 3", "b allowed by redis", "b failed: corrupt", "b allowed by redis"]
     );
+    let held = limiter.gate("held", Quota::in_flight(1));
+    server.cli(&["SET", &held.redis_key("x").unwrap(), "text"]).unwrap();
+    limiter.acquire_all([a.key("y"), held.key("x")]).await.unwrap_err();
+    let events = recorder.take();
+    assert_eq!(
+        events.iter().filter(|text| !text.starts_with("called")).collect::<Vec<_>>(),
+        ["held failed: corrupt"]
+    );
 }
 
 #[tokio::test]

@@ -251,7 +251,7 @@ fn checks_in_flight_and_behind_are_decided_if_the_runtime_of_their_dispatcher_en
 #[test]
 fn checks_that_another_runtime_sends_again_count_no_denials() {
     let setting = setting();
-    let ban = Ban { after: 1, within: HOUR, lasts: 2 * HOUR };
+    let ban = Ban::after(1, HOUR).lasting(2 * HOUR);
     let gate = setting.limiter.gate("banned", Quota::fixed_window(1, HOUR)).ban(ban);
     for decision in decided_if_the_other(&Then::Ends, &setting, &gate) {
         let decision = decision.unwrap();

@@ -143,7 +143,7 @@ async fn bans_are_logged_once_a_second_without_the_key() {
     let recorder = Recorder::default();
     let _subscribed = recorder.subscribe(Level::INFO);
     let limiter = Limiter::in_memory();
-    let ban = Ban { after: 1, within: HOUR, lasts: HOUR };
+    let ban = Ban::after(1, HOUR);
     let gate = limiter.gate("gate", QUOTA).ban(ban);
     let ban_of = async |key: String| {
         for _ in 0..3 {

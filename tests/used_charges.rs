@@ -128,7 +128,7 @@ async fn failure_policy_decides_used_units_without_redis() {
 async fn settings_that_decide_before_units_are_used_are_errors() {
     let limiter = Limiter::in_memory();
     let gate = || limiter.gate("fixed", Quota::fixed_window(6, MINUTE)).charge_used(true);
-    let ban = Ban { after: 2, within: MINUTE, lasts: MINUTE };
+    let ban = Ban::after(2, MINUTE);
     for gate in [gate().ban(ban), gate().leased(Lease::new())] {
         assert!(gate.check("x").await.unwrap_err().is_config());
     }

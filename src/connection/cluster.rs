@@ -35,7 +35,7 @@ use tokio::time::Instant;
 
 use self::map::{Map, Member};
 use super::connect::Login;
-use super::link::{Deadline, NODE};
+use super::deadline::{Deadline, NODE};
 use super::node::{Exchanged, Live, NodeRequest};
 use super::retry::{REDIRECT_PAUSES, RetryBudget};
 use super::source::addresses_of;

@@ -21,7 +21,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisResult, Value};
 use tokio::time::Instant;
 
-use crate::error::Error;
+use super::deadline::Deadline;
 
 /// The maximum time without a reply before a probe checks that the connection's task still runs.
 const PROBE_AFTER: Duration = Duration::from_millis(50);
@@ -86,38 +86,6 @@ impl Link {
 
 fn is_moved(reply: &Value) -> bool {
     matches!(reply, Value::ServerError(error) if error.code() == "MOVED")
-}
-
-// The time limit of a call, and the events that a timed-out call was waiting for.
-
-pub(super) const ANSWER: &str = "Redis to answer";
-pub(super) const CONNECTION: &str = "a connection";
-#[cfg(feature = "cluster")]
-pub(super) const NODE: &str = "the cluster to name a node that answers";
-
-/// The time limit of a call.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Deadline {
-    pub(crate) at: Instant,
-    pub(crate) after: Duration,
-}
-
-impl Deadline {
-    pub(crate) fn new(after: Duration) -> Self {
-        let now = Instant::now();
-        let at = now.checked_add(after).unwrap_or_else(|| now + Duration::from_secs(86_400 * 365));
-        Self { at, after }
-    }
-
-    /// Returns the earlier of this deadline and a pause from now.
-    #[cfg(feature = "cluster")]
-    pub(super) fn within(self, pause: Duration) -> Self {
-        Self { at: self.at.min(Instant::now() + pause), ..self }
-    }
-
-    pub(super) fn passed(self, waited_for: &'static str) -> Error {
-        Error::timeout(waited_for, self.after)
-    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@ use std::sync::atomic::AtomicU64;
 use redis::{Cmd, RedisError, RedisResult, Value};
 use tokio::time::Instant;
 
-use super::link::{ANSWER, Deadline, Link};
+use super::deadline::{ANSWER, Deadline};
+use super::link::Link;
 use super::reply;
 use super::slot::{Attempt, ConnectionSlot};
 use super::source::ConnectionSource;

@@ -10,7 +10,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::connect::CONNECT_TIMEOUT;
-use super::link::{CONNECTION, Deadline, Link};
+use super::deadline::{CONNECTION, Deadline};
+use super::link::Link;
 use super::source::ConnectionSource;
 use crate::error::Error;
 use crate::runtime::background::Background;

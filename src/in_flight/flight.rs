@@ -7,7 +7,7 @@ use super::key_state::{Busy, Circumstances, Denial, Flight, KeyState, Plan, Step
 use super::waiting::{AcquireAnswer, AcquireTerms, Waiter};
 use crate::batch::Share;
 use crate::error::Error;
-use crate::local::fallback::OnFailure;
+use crate::local::on_failure::OnFailure;
 
 /// How often a message that the store rejected, because its lease had lapsed, is sent again at once.
 const MAX_REJECTIONS: u8 = 3;

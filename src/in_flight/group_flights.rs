@@ -36,11 +36,14 @@ const FLIGHT: &str = "Redis to decide an acquire of several gates";
 type FlightKeys = HashSet<Target, IdentityHasher>;
 type Turns = HashMap<Target, Turn, IdentityHasher>;
 
+/// The index of an item with an in-flight limit, its key, and the terms on which it is acquired.
+pub(crate) type ItemAcquire = (usize, Target, AcquireTerms);
+
 /// A group to acquire.
 pub(crate) struct GroupAcquire {
     pub(crate) items: SmallVec<[GroupItem; 1]>,
-    /// The items with an in-flight limit, with their keys and terms.
-    pub(crate) keys: Vec<(usize, Target, AcquireTerms)>,
+    /// Those of the items with an in-flight limit.
+    pub(crate) keys: Vec<ItemAcquire>,
 }
 
 /// The decision of the store on a group.
@@ -52,6 +55,13 @@ pub(crate) struct GroupAnswer {
     pub(crate) deciders: Vec<(usize, Arc<GateInfo>)>,
     /// The items of whose keys denied callers wait: the group was not admitted, so that it overtakes none.
     pub(crate) behind: Vec<usize>,
+}
+
+impl From<Share> for GroupAnswer {
+    /// Makes the answer to a group that holds nothing.
+    fn from(share: Share) -> Self {
+        Self { share, held: Vec::new(), deciders: Vec::new(), behind: Vec::new() }
+    }
 }
 
 struct WaitingGroup {
@@ -250,7 +260,7 @@ impl GroupFlight {
     async fn peek(&self, WaitingGroup { mut group, deadline, answer }: WaitingGroup, turns: &Turns) {
         let (deciders, behind) = (group.adapt(), group.behind(turns));
         let share = self.groups.inner.send(Group { items: group.items, n: 0 }, deadline).await;
-        drop(answer.send(share.map(|share| GroupAnswer { share, held: Vec::new(), deciders, behind })));
+        drop(answer.send(share.map(|share| GroupAnswer { deciders, behind, ..GroupAnswer::from(share) })));
     }
 
     /// Sends groups in one message. Returns those that the store rejected because of the lease or the number: nothing
@@ -297,7 +307,7 @@ impl GroupFlight {
                 Ok(share) => {
                     let own = waiting.group.keys.iter().filter(|_| share.outcome.k > 0);
                     let held = own.filter_map(|(item, key, _)| Some((*item, held.get_mut(key)?.next()?)));
-                    Ok(GroupAnswer { held: held.collect(), share, deciders, behind: Vec::new() })
+                    Ok(GroupAnswer { held: held.collect(), deciders, ..GroupAnswer::from(share) })
                 }
             };
             // If the caller has given up, the units are released.
@@ -362,7 +372,7 @@ mod tests {
     use crate::in_flight::OnLapse;
     use crate::key::keyed_hash::KeyedHasher;
     use crate::key::{KeyMode, Keyspace};
-    use crate::local::fallback::OnFailure;
+    use crate::local::on_failure::OnFailure;
     use crate::quota::Quota;
 
     /// The caller of a group: its group has left the queue once it is dropped.

@@ -17,7 +17,7 @@ use crate::batch::Share;
 use crate::error::Error;
 use crate::key::keyed_hash::KeyedHasher;
 use crate::key::{KeyMode, Keyspace};
-use crate::local::fallback::OnFailure;
+use crate::local::on_failure::OnFailure;
 use crate::quota::Quota;
 use crate::quota::reference::Before;
 use crate::store::{GateInfo, Outcome};

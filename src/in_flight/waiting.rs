@@ -11,7 +11,7 @@ use super::pool::PoolState;
 use super::registry::KeyEntry;
 use crate::batch::Share;
 use crate::error::{Error, QUEUE_ROOM};
-use crate::local::fallback::OnFailure;
+use crate::local::on_failure::OnFailure;
 use crate::observe::observer::Event;
 use crate::quota::algorithm::{InFlight, Kind};
 use crate::store::{GateInfo, Target};

@@ -15,7 +15,7 @@ use crate::key::reservation_secret::Secrets;
 use crate::key::{KeyMode, Keyspace};
 use crate::limiter::Limiter;
 use crate::local::deny_cache::DenyCache;
-use crate::local::fallback::OnFailure;
+use crate::local::on_failure::OnFailure;
 use crate::observe::observer::{EventSink, Observer};
 use crate::observe::trace;
 use crate::observe::warning::WarningSink;

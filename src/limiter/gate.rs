@@ -8,9 +8,8 @@ use crate::error::Error;
 use crate::in_flight::OnLapse;
 use crate::key::as_key::AsKey;
 use crate::limiter::check::Check;
-use crate::limiter::reservation::Reservation;
-use crate::local::fallback::OnFailure;
 use crate::local::lease::{Lease, LeaseStats};
+use crate::local::on_failure::OnFailure;
 use crate::pipeline::Pipeline;
 use crate::pipeline::request::{GateSpec, Request};
 use crate::quota::Quota;
@@ -138,20 +137,6 @@ impl Gate {
         self.key(key).until_allowed(max_wait).await
     }
 
-    /// Takes `cost` units whose final number is known later: [`commit`](Reservation::commit) charges the
-    /// final number, [`cancel`](Reservation::cancel) returns all units.
-    ///
-    /// This form costs no more than a check, and only this process can settle it. For several gates in one step,
-    /// for a settle by another process or after a restart, or for units that return by themselves if no process
-    /// settles them, use [`Limiter::reserve`](crate::Limiter::reserve).
-    ///
-    /// # Errors
-    ///
-    /// As [`check_cost`](Self::check_cost).
-    pub async fn reserve(&self, key: impl AsKey, cost: u64) -> Result<Reservation, Error> {
-        self.key(key).cost(cost).reserve().await
-    }
-
     /// Returns a check of this key, with options to set. It then [checks](Check::check), [peeks](Check::peek),
     /// [reserves](Check::reserve), [waits](Check::until_allowed), [takes what is available](Check::take_up_to), or is
     /// passed to
@@ -265,7 +250,7 @@ impl Gate {
         self.with_checked_settings()
     }
 
-    /// Blocks a key whose checks this gate denied too often: after [`Ban::after`] denials in one period of
+    /// Blocks a key whose checks this gate denied too often: after [`Ban::denials`] in one period of
     /// [`Ban::within`], which begins with the first of them, all its checks are denied for [`Ban::lasts`]. Redis counts
     /// and blocks in the step that denies, so all processes share the count, and one ban begins.
     /// [`unblock`](Self::unblock) ends it, except for a key that was checked with
@@ -277,7 +262,7 @@ impl Gate {
     /// use tidegate::{Ban, Limiter, Quota, Rate};
     ///
     /// let limiter = Limiter::in_memory(); // in a fleet: Limiter::open("redis://…")?
-    /// let ban = Ban { after: 20, within: Duration::from_secs(600), lasts: Duration::from_secs(3_600) };
+    /// let ban = Ban::after(20, Duration::from_secs(600)).lasting(Duration::from_secs(3_600));
     /// let login = limiter.gate("login", Quota::token_bucket(5, Rate::per_minute(5))).ban(ban);
     /// for _ in 0..25 {
     ///     let _ = login.check("192.0.2.7").await?;

@@ -12,7 +12,7 @@ use super::overrides::Resolved;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::in_flight::{AcquireAnswer, AcquireTerms, AdaptiveTerms, Permit, TimeLimits, UnitsGuard};
-use crate::local::fallback::OnFailure;
+use crate::local::on_failure::OnFailure;
 use crate::local::overrides::Switch;
 use crate::observe::trace::Span;
 use crate::pipeline::request::{GateSpec, Request, check_cost};
@@ -129,14 +129,7 @@ impl Pipeline {
     pub(super) fn terms(&self, request: &Request<'_>) -> Result<(Target, AcquireTerms), Error> {
         self.ensure_open()?;
         let target = request.target()?;
-        let on_failure = match self.store.fixed_decision() {
-            Some(true) => OnFailure::Open,
-            Some(false) => OnFailure::Closed,
-            None if request.gate.on_failure == OnFailure::Local && self.fallback.is_none() => {
-                OnFailure::Error
-            }
-            None => request.gate.on_failure,
-        };
+        let on_failure = self.on_failure(request);
         let terms = AcquireTerms::new(&target.gate, request.cost, on_failure, request.gate.on_lapse);
         let Some(mut terms) = terms else {
             return Err(Error::config("only an in-flight limit has permits: call `check` on this gate"));

@@ -7,26 +7,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
-use super::acquire::Held;
 use super::components::Pipeline;
-use super::group::{self, Folded, GroupDecision};
+use super::group::{DecidedGroup, Folded, Verb};
 use crate::connection::Deadline;
-use crate::decision::{AllDecision, Decision, Source};
+use crate::decision::AllDecision;
 use crate::error::Error;
-use crate::in_flight::{AcquireTerms, GroupAcquire, GroupAnswer, Permit, Permits, Polls, UnitsGuard};
-use crate::local::fallback::OnFailure;
+use crate::in_flight::{GroupAcquire, GroupAnswer, ItemAcquire, Permit, Permits, Polls, UnitsGuard};
+use crate::local::on_failure::OnFailure;
 use crate::observe::trace::Span;
 use crate::pipeline::request::Request;
-use crate::store::{Group, Target};
-
-/// The decisions of a group, and the units that it holds, by check.
-struct GroupTaken {
-    is_allowed: bool,
-    decisions: Vec<Decision>,
-    held: Vec<(usize, UnitsGuard)>,
-}
+use crate::store::{Group, GroupItem};
 
 /// Returns an error for gates that cannot be together with an in-flight limit. The script of such groups counts no denials
 /// for a ban; and units that are used are known after the work that a permit admits.
@@ -36,10 +29,8 @@ fn check_together(requests: &[Request<'_>]) -> Result<(), Error> {
             "a gate that charges units used cannot be acquired together with permits: check it when the work has ended",
         )));
     }
-    let is_in_flight =
-        |request: &Request<'_>| request.gate.info().is_ok_and(|info| info.quota.is_in_flight());
     match requests.iter().find(|request| request.gate.ban.is_some()) {
-        Some(request) if requests.iter().any(is_in_flight) => Err(request.with_context(Error::config(
+        Some(request) if requests.iter().any(Request::is_in_flight) => Err(request.with_context(Error::config(
             "denials of a gate with a ban cannot be counted together with an in-flight limit: check the gate first, and then acquire",
         ))),
         _ => Ok(()),
@@ -53,25 +44,24 @@ impl Pipeline {
         requests: Vec<Request<'static>>,
         max_wait: Duration,
     ) -> Result<(AllDecision, Option<Permits>), Error> {
-        group::check_number(requests.len())?;
         check_together(&requests)?;
         let span = Span::of_all(requests.len());
         let waited = self.stopwatch();
         let mut polls = Polls::default();
         loop {
             let acquired = self.acquire_all_once(requests.clone()).await;
-            let (decision, permits) = match acquired {
-                Ok((decision, permits)) => (Ok(decision), permits),
-                Err(error) => (Err(error), None),
-            };
             let left = max_wait.saturating_sub(waited.elapsed());
-            let retry_after = match &decision {
-                Ok(decision) if !decision.is_allowed() && !left.is_zero() => decision.retry_after(),
+            let retry_after = match &acquired {
+                Ok(DecidedGroup { decision, .. }) if !decision.is_allowed() && !left.is_zero() => {
+                    decision.retry_after()
+                }
                 _ => Duration::MAX,
             };
             if retry_after > left {
-                span.all_decided(&decision);
-                return decision.map(|decision| (decision, permits));
+                span.all_decided(acquired.as_ref().map(|acquired| &acquired.decision));
+                let DecidedGroup { decision, held, .. } = acquired?;
+                let permits = decision.is_allowed().then(|| permits(held));
+                return Ok((decision, permits));
             }
             self.sleep(retry_after.max(Duration::from_micros(polls.next())).min(left)).await;
         }
@@ -80,243 +70,71 @@ impl Pipeline {
     async fn acquire_all_once(
         self: &Arc<Self>,
         requests: Vec<Request<'static>>,
-    ) -> Result<(AllDecision, Option<Permits>), Error> {
-        let (sender, taken) = oneshot::channel();
+    ) -> Result<DecidedGroup<'static>, Error> {
+        let (sender, acquired) = oneshot::channel();
         let pipeline = self.clone();
-        // Without a receiver, the permits are dropped, which releases them.
-        self.spawn(async move { drop(sender.send(pipeline.acquire_group(requests).await)) });
-        taken.await.unwrap_or_else(|_| Err(Error::runtime_ended()))
+        // Without a receiver, the units are dropped, which releases them.
+        self.spawn(async move { drop(sender.send(pipeline.decide_all(requests, 1, Verb::Acquire).await)) });
+        acquired.await.unwrap_or_else(|_| Err(Error::runtime_ended()))
     }
 
-    /// Takes all or nothing of the gates that are neither switched nor in shadow mode. Each gate in shadow mode
-    /// is decided on its own, and cannot fail the others.
-    async fn acquire_group(
-        &self,
-        requests: Vec<Request<'static>>,
-    ) -> Result<(AllDecision, Option<Permits>), Error> {
-        let n = u64::from(requests.iter().any(|request| request.cost > 0));
-        let (requests, mut decisions) = self.resolve_all(self.follow_each(requests).await)?;
-        let switched = group::switched(&requests, &decisions, n);
-        let is_denied = decisions.iter().flatten().any(|decision| !decision.is_allowed());
-        let n = if is_denied { 0 } else { n };
-        let undecided = (0..requests.len()).filter(|&at| decisions[at].is_none());
-        let (shadow, together): (Vec<_>, Vec<_>) = undecided.partition(|&at| requests[at].gate.is_shadow);
-        for &at in &shadow {
-            requests[at].gate.info()?;
-        }
-        let group: Vec<_> = together.iter().map(|&at| &requests[at]).collect();
-        let taken = self.take_permits(&group, n).await?;
-        let mut held: Vec<(usize, UnitsGuard)> =
-            taken.held.into_iter().map(|(check, held)| (together[check], held)).collect();
-        for (&at, decision) in together.iter().zip(taken.decisions) {
-            decisions[at] = Some(decision);
-        }
-        let is_allowed = taken.is_allowed && !is_denied;
-        self.notify_switched(&requests, &decisions, &switched, is_allowed);
-        for at in shadow {
-            let (decision, units) = self.acquire_in_shadow(&requests[at], n, is_allowed).await?;
-            decisions[at] = Some(decision);
-            held.extend(units.map(|units| (at, units)));
-        }
-        let binds = |at: usize| (n == 0 || requests[at].cost > 0) && !requests[at].gate.is_shadow;
-        let permits = is_allowed.then(|| permits(held));
-        let decisions = decisions.into_iter().flatten().collect();
-        Ok((group::decision(is_allowed, &requests, decisions, binds), permits))
-    }
-
-    /// Decides a gate in shadow mode. Acquires nothing if the group is denied.
-    async fn acquire_in_shadow(
-        &self,
-        request: &Request<'_>,
-        n: u64,
-        is_allowed: bool,
-    ) -> Result<Held, Error> {
-        let decision = match (request.gate.info()?.quota.is_in_flight(), n) {
-            (true, 1..) if is_allowed => return self.acquire_in_time(request, Duration::ZERO).await,
-            (true, _) => {
-                let peek = Request { cost: 0, ..request.borrowed() };
-                Self::admit_in_shadow(request, self.decide(&peek).await)?
-            }
-            (false, 0) => self.peek_shadow(request).await?,
-            (false, _) => self.decide_each(vec![request.borrowed()]).await.swap_remove(0)?,
-        };
-        Ok((decision, None))
-    }
-
-    /// Takes a group of gates in one step, and notifies the observer.
-    async fn take_permits(&self, requests: &[&Request<'_>], n: u64) -> Result<GroupTaken, Error> {
-        if requests.is_empty() {
-            return Ok(GroupTaken { is_allowed: true, decisions: Vec::new(), held: Vec::new() });
-        }
-        let mut group = Folded::for_acquires(requests)?;
-        let deadline = self.deadline_of(requests.iter().filter_map(|request| request.deadline).min());
-        self.ensure_background_jobs();
-        let keys = self.keys(requests, &group)?;
-        let taken = match self.send_group(&group, &keys, n, deadline).await {
-            Ok(GroupAnswer { share, held, deciders, behind }) => {
-                for (item, decider) in deciders {
-                    group.items[item].target.gate = decider;
-                }
-                let GroupDecision { is_allowed, decisions, .. } = self.conclude_all(&group, share.n, &share);
-                let held =
-                    held.into_iter().filter_map(|(item, held)| Some((group.first_check_of(item)?, held)));
-                let taken = GroupTaken { is_allowed, decisions, held: held.collect() };
-                Self::deny_behind(taken, &group, &behind)
-            }
-            Err(error) => self.fall_back_group(requests, &group, &keys, n, &error)?,
-        };
-        let charged = requests.iter().zip(&taken.decisions).filter(|(request, _)| request.cost > 0);
-        let reported = charged.filter(|(_, decision)| n > 0 && (taken.is_allowed || !decision.is_allowed()));
-        reported.for_each(|(request, decision)| self.notify(request, decision));
-        Ok(taken)
-    }
-
-    /// Returns the items with an in-flight limit, with their keys and terms.
-    fn keys(
+    /// Returns the acquires of the items with an in-flight limit. The terms are those of an item's first check, with the
+    /// cost of all.
+    pub(super) fn acquires_of(
         &self,
         requests: &[&Request<'_>],
         group: &Folded,
-    ) -> Result<Vec<(usize, Target, AcquireTerms)>, Error> {
-        let is_counted = |&item: &usize| group.items[item].target.gate.quota.is_in_flight();
-        let items = (0..group.items.len()).filter(is_counted);
-        items
-            .map(|item| {
-                let (target, terms) = self.item_terms(requests, group, item)?;
-                Ok((item, target, terms))
-            })
-            .collect()
+    ) -> Result<Vec<ItemAcquire>, Error> {
+        let counted =
+            group.items.iter().enumerate().filter(|(_, item)| item.target.gate.quota.is_in_flight());
+        let acquire = |(index, item): (usize, &GroupItem)| {
+            let request = requests[group.first_check_of(index).unwrap_or(0)];
+            let terms = self.terms(&Request { cost: item.cost, ..request.borrowed() });
+            let (target, terms) = terms.map_err(|error| request.with_context(error))?;
+            Ok((index, target, terms))
+        };
+        counted.map(acquire).collect()
     }
 
-    /// Returns the key and the terms of an item: those of its first check, with the cost of all.
-    fn item_terms(
+    /// Sends a group of which some items have an in-flight limit. Peeks if `n` is 0.
+    pub(super) async fn acquire_group(
         &self,
-        requests: &[&Request<'_>],
-        group: &Folded,
-        item: usize,
-    ) -> Result<(Target, AcquireTerms), Error> {
-        let request = requests[group.first_check_of(item).unwrap_or(0)];
-        let request = Request { cost: group.items[item].cost, ..request.borrowed() };
-        self.terms(&request).map_err(|error| request.with_context(error))
-    }
-
-    /// Sends the group. Peeks if it acquires nothing.
-    async fn send_group(
-        &self,
-        group: &Folded,
-        keys: &[(usize, Target, AcquireTerms)],
+        items: SmallVec<[GroupItem; 1]>,
+        acquires: Vec<ItemAcquire>,
         n: u64,
         deadline: Deadline,
     ) -> Result<GroupAnswer, Error> {
-        let items = group.items.iter().cloned().collect();
-        let mut group = GroupAcquire { items, keys: keys.to_vec() };
+        self.ensure_background_jobs();
         // Before the keys are busy, while no other acquire of them is sent.
-        let adaptive = keys.iter().filter_map(|(_, _, terms)| terms.adaptive.as_ref());
+        let adaptive = acquires.iter().filter_map(|(_, _, terms)| terms.adaptive.as_ref());
         join_all(adaptive.map(|adaptive| adaptive.key.ensure_current(deadline))).await;
-        if n > 0 && !keys.is_empty() {
+        let mut group = GroupAcquire { items, keys: acquires };
+        if n > 0 {
             return self.permits.acquire_group(group, deadline).await;
         }
         // A peek needs no message.
         let deciders = group.adapt();
-        let share = self.permits.send(Group { items: group.items, n }, deadline).await?;
-        Ok(GroupAnswer { share, held: Vec::new(), deciders, behind: Vec::new() })
+        let share = self.take(Group { items: group.items, n }, deadline).await?;
+        Ok(GroupAnswer { deciders, ..GroupAnswer::from(share) })
     }
 
-    /// Denies a group that would have overtaken callers.
-    fn deny_behind(mut taken: GroupTaken, group: &Folded, behind: &[usize]) -> GroupTaken {
-        for &item in behind {
-            taken.is_allowed = false;
-            let checks = (0..taken.decisions.len()).filter(|&check| group.index_of[check] == item);
-            for check in checks {
-                let decision = &mut taken.decisions[check];
-                decision.allowed = false;
-                decision.retry_after_us = decision.retry_after_us.max(Polls::default().next());
-            }
-        }
-        taken
-    }
-
-    /// Applies the failure policies to a group: each gate's own.
-    fn fall_back_group(
-        &self,
-        requests: &[&Request<'_>],
-        group: &Folded,
-        keys: &[(usize, Target, AcquireTerms)],
-        n: u64,
-        error: &Error,
-    ) -> Result<GroupTaken, Error> {
-        if error.gate().is_some() {
-            return Err(error.clone());
-        }
-        if !error.is_unavailable() {
-            let check = group.first_check_of(error.item()).unwrap_or(0);
-            return Err(requests[check].with_context(error.clone()));
-        }
-        let is_counted =
-            |check: &usize| requests[*check].gate.info().is_ok_and(|info| info.quota.is_in_flight());
-        let (counted, rates): (Vec<usize>, Vec<usize>) = (0..requests.len()).partition(is_counted);
-        let mut policies = Vec::with_capacity(counted.len());
-        for &check in &counted {
-            policies.push(self.policy(requests[check], error.clone())?);
-        }
-        let is_admitted = |(_, target, terms): &(usize, Target, AcquireTerms)| match terms.on_failure {
-            OnFailure::Local => terms.cost <= self.permits.room(target, terms),
-            policy => policy == OnFailure::Open,
-        };
-        let is_in_share = keys.iter().all(is_admitted);
-        let is_open = is_in_share && !policies.contains(&OnFailure::Closed);
-        let mut decisions: Vec<Option<Decision>> = vec![None; requests.len()];
-        for (&check, policy) in counted.iter().zip(policies) {
-            decisions[check] = Some(match policy {
-                OnFailure::Local => {
-                    let retry_us = Polls::default().next();
-                    self.local_decision(requests[check], is_in_share, 0, retry_us)?
-                }
-                OnFailure::Open => requests[check].fixed_decision(true, Source::Open)?,
-                _ => requests[check].fixed_decision(false, Source::Closed)?,
-            });
-        }
-        let n = if is_open { n } else { 0 };
-        let mut is_allowed = is_open;
-        if !rates.is_empty() {
-            let rate_requests: Vec<_> = rates.iter().map(|&check| requests[check]).collect();
-            let folded = Folded::new(&rate_requests, n)?;
-            let decided = self.fall_back_all(&rate_requests, &folded, n, error)?;
-            is_allowed &= decided.is_allowed;
-            rates
-                .iter()
-                .zip(decided.decisions)
-                .for_each(|(&check, decision)| decisions[check] = Some(decision));
-        }
-        let held = match is_allowed && n > 0 {
-            true => self.hold_locally(group, keys).ok_or_else(|| error.clone())?,
-            false => Vec::new(),
-        };
-        let mut decisions: Vec<_> = decisions.into_iter().flatten().collect();
-        for (check, decision) in decisions.iter_mut().enumerate() {
-            if is_counted(&check) && decision.source() == Source::Local {
-                let key = keys.iter().find(|(item, ..)| *item == group.index_of[check]);
-                decision.remaining = key.map_or(0, |(_, target, terms)| self.permits.room(target, terms));
-            }
-        }
-        Ok(GroupTaken { is_allowed, held, decisions })
-    }
-
-    /// Holds the units of a group that its failure policies admitted. Returns `None` if there is no room to count those
+    /// Holds the units of a group that its failure policies admitted. Returns the error if there is no room to count those
     /// within a share.
-    fn hold_locally(
+    pub(super) fn hold_locally(
         &self,
         group: &Folded,
-        keys: &[(usize, Target, AcquireTerms)],
-    ) -> Option<Vec<(usize, UnitsGuard)>> {
-        let mut all = Vec::with_capacity(keys.len());
-        for (item, target, terms) in keys {
+        acquires: &[ItemAcquire],
+        error: &Error,
+    ) -> Result<Vec<(usize, UnitsGuard)>, Error> {
+        let mut all = Vec::with_capacity(acquires.len());
+        for (item, target, terms) in acquires {
             match self.permits.hold_locally(target, terms) {
                 Some(held) => all.extend(group.first_check_of(*item).map(|check| (check, held))),
-                None if terms.on_failure == OnFailure::Local => return None,
+                None if terms.on_failure == OnFailure::Local => return Err(error.clone()),
                 None => {}
             }
         }
-        Some(all)
+        Ok(all)
     }
 }
 

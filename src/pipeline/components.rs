@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use super::defined_gates::DefinedGates;
-use super::reserve::UnheldCharges;
+use super::reserve::{SettleQueue, SettleQueueSettings, UnheldCharges};
 use crate::batch::Batch;
 use crate::connection::Deadline;
 use crate::error::Error;
@@ -17,11 +17,11 @@ use crate::key::reservation_secret::Secrets;
 use crate::key::{HashTag, Keyspace};
 use crate::local::breaker::Breaker;
 use crate::local::deny_cache::DenyCache;
-use crate::local::fallback::{Fallback, Instances, OnFailure, Publisher};
+use crate::local::fallback::{Fallback, Instances, Publisher};
 use crate::local::lease::LeaseRegistry;
+use crate::local::on_failure::OnFailure;
 use crate::local::overrides::Overrides;
-use crate::local::settle_queue::SettleQueue;
-use crate::local::{breaker, fallback, overrides, settle_queue};
+use crate::local::{breaker, fallback, overrides};
 use crate::observe::figures::Figures;
 use crate::observe::observer::EventSink;
 use crate::observe::warning::WarningSink;
@@ -172,7 +172,7 @@ impl Pipeline {
             deadline,
         });
         let settle_queue = breaker.clone().map(|breaker| {
-            SettleQueue::new(settle_queue::SettleQueueSettings {
+            SettleQueue::new(SettleQueueSettings {
                 store: store.clone(),
                 breaker,
                 deadline,

@@ -6,6 +6,7 @@ use super::group::{Folded, GroupDecision};
 use crate::batch::Share;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
+use crate::in_flight::{GroupAnswer, Polls};
 use crate::local::deny_cache::SlotSnapshot;
 use crate::local::fallback::Fallback;
 use crate::pipeline::request::Request;
@@ -76,15 +77,29 @@ impl Pipeline {
         Ok((granted, decision))
     }
 
-    /// Returns how often a group was admitted, and one decision per check.
-    pub(super) fn conclude_all(&self, group: &Folded, n: u64, share: &Share) -> GroupDecision {
+    /// Returns how often a group was admitted, one decision per check, and the units that it holds.
+    pub(super) fn conclude_all(&self, mut group: Folded, n: u64, answer: GroupAnswer) -> GroupDecision {
+        let GroupAnswer { share, held, deciders, behind } = answer;
+        for (item, decider) in deciders {
+            group.items[item].target.gate = decider;
+        }
         self.record_admissions(&group.items, &share.outcome);
+        // A group that would overtake callers is peeked at.
+        let n = n.min(share.n);
         let decisions =
             group.items.iter().enumerate().map(|(at, item)| {
-                self.grant(&item.target.gate, (item.cost, item.max_delay_us), at, n, share).1
+                self.grant(&item.target.gate, (item.cost, item.max_delay_us), at, n, &share).1
             });
-        let decisions = group.of_each_check(decisions.collect());
-        GroupDecision::new(n, share.outcome.k.saturating_sub(share.index).min(n), decisions)
+        let mut decisions = group.of_each_check(decisions.collect());
+        let is_behind = |check: &usize| behind.contains(&group.index_of[*check]);
+        for check in (0..decisions.len()).filter(is_behind) {
+            let decision = &mut decisions[check];
+            decision.allowed = false;
+            decision.retry_after_us = decision.retry_after_us.max(Polls::default().next());
+        }
+        let held = held.into_iter().filter_map(|(item, units)| Some((group.first_check_of(item)?, units)));
+        let granted = share.outcome.k.saturating_sub(share.index).min(n);
+        GroupDecision { held: held.collect(), ..GroupDecision::new(n, granted, decisions) }
     }
 
     /// Removes earlier cached denials of the admitted keys. Called for admissions that

@@ -5,7 +5,9 @@ use super::conclude::decision;
 use super::group::{Folded, GroupDecision, sent};
 use crate::decision::{Decision, Source};
 use crate::error::Error;
-use crate::local::fallback::{LocalOutcome, OnFailure, ReconcileStamp};
+use crate::in_flight::{ItemAcquire, Polls};
+use crate::local::fallback::LocalOutcome;
+use crate::local::on_failure::OnFailure;
 use crate::pipeline::request::Request;
 use crate::store::GroupItem;
 
@@ -33,11 +35,12 @@ impl Pipeline {
     }
 
     /// Decides a group. Failure policies admit or deny some checks; this process decides the others, all or
-    /// nothing.
+    /// nothing. `acquires` are the group's acquires of in-flight limits.
     pub(super) fn fall_back_all(
         &self,
         requests: &[&Request<'_>],
         group: &Folded,
+        acquires: &[ItemAcquire],
         n: u64,
         error: &Error,
     ) -> Result<GroupDecision, Error> {
@@ -47,46 +50,61 @@ impl Pipeline {
         // Collected before the first error returns, so that the observer is notified of each check.
         let policies: Vec<_> = failed.iter().map(|request| self.policy(request, error.clone())).collect();
         let policies = policies.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let is_local = |item: &usize| policies[group.first_check_of(*item).unwrap_or(0)] == OnFailure::Local;
+        let acquire_of = |item: usize| acquires.iter().find(|(at, ..)| *at == item);
+        let is_local = |&item: &usize| {
+            policies[group.first_check_of(item).unwrap_or(0)] == OnFailure::Local
+                && acquire_of(item).is_none()
+        };
         let locals: Vec<usize> = (0..group.items.len()).filter(is_local).collect();
         let items: Vec<GroupItem> = locals.iter().map(|&item| group.items[item].clone()).collect();
+        let has_room = |(_, target, terms): &ItemAcquire| {
+            terms.on_failure != OnFailure::Local || terms.cost <= self.permits.room(target, terms)
+        };
+        let has_room = acquires.iter().all(has_room);
         // If a policy denies, the group is denied, so it charges nothing.
-        let is_denied = policies.contains(&OnFailure::Closed);
+        let is_denied = policies.contains(&OnFailure::Closed) || !has_room;
         let n = if items.is_empty() { n } else { group.sent(n) };
         let taken = if is_denied { 0 } else { n };
         let (granted, local) = match items.is_empty() {
             true => (taken, Vec::new()),
             false => self.decide_locally(&items, taken)?,
         };
+        let held = if granted > 0 { self.hold_locally(group, acquires, error)? } else { Vec::new() };
         let mut decisions = Vec::with_capacity(requests.len());
-        for ((request, policy), index) in requests.iter().zip(policies).zip(&group.index_of) {
-            decisions.push(match policy {
-                OnFailure::Local => {
-                    local[locals.iter().position(|local| local == index).unwrap_or(0)].clone()
+        for ((request, policy), &index) in requests.iter().zip(policies).zip(&group.index_of) {
+            decisions.push(match (policy, acquire_of(index)) {
+                (OnFailure::Local, Some((_, target, terms))) => {
+                    let remaining = self.permits.room(target, terms);
+                    self.local_decision(request, has_room, remaining, Polls::default().next())?
                 }
-                OnFailure::Open => request.fixed_decision(true, Source::Open)?,
+                (OnFailure::Local, None) => {
+                    local[locals.iter().position(|&local| local == index).unwrap_or(0)].clone()
+                }
+                (OnFailure::Open, _) => request.fixed_decision(true, Source::Open)?,
                 _ => request.fixed_decision(false, Source::Closed)?,
             });
         }
-        Ok(GroupDecision::new(n, granted, decisions))
+        Ok(GroupDecision { held, ..GroupDecision::new(n, granted, decisions) })
     }
 
     /// Returns the failure policy to apply, or the error if none applies.
     pub(super) fn policy(&self, request: &Request<'_>, error: Error) -> Result<OnFailure, Error> {
-        let fixed = self.store.fixed_decision();
-        if fixed.is_none() {
+        if self.store.fixed_decision().is_none() {
             self.notify_failed(request.gate.info()?, || request.with_context(error.clone()));
         }
-        let on_failure = match fixed {
-            Some(true) => OnFailure::Open,
-            Some(false) => OnFailure::Closed,
-            None => request.gate.on_failure,
-        };
-        match on_failure {
-            OnFailure::Error => Err(request.with_context(error)),
-            OnFailure::Local if self.fallback.is_none() => Err(request.with_context(error)),
-            on_failure if error.is_unavailable() => Ok(on_failure),
+        match self.on_failure(request) {
+            on_failure if on_failure != OnFailure::Error && error.is_unavailable() => Ok(on_failure),
             _ => Err(request.with_context(error)),
+        }
+    }
+
+    /// Returns the failure policy of a gate. Without a fallback, a local one is an error.
+    pub(super) fn on_failure(&self, request: &Request<'_>) -> OnFailure {
+        match (self.store.fixed_decision(), request.gate.on_failure) {
+            (Some(true), _) => OnFailure::Open,
+            (Some(false), _) => OnFailure::Closed,
+            (None, OnFailure::Local) if self.fallback.is_none() => OnFailure::Error,
+            (None, on_failure) => on_failure,
         }
     }
 
@@ -101,22 +119,5 @@ impl Pipeline {
             ..decision(&item.target.gate, answer, Source::Local, now_us)
         });
         Ok((granted, decisions.collect()))
-    }
-
-    /// Returns the stamp by which units that the fallback just admitted can be given back.
-    pub(crate) fn local_stamp(&self, request: &Request<'_>) -> Option<ReconcileStamp> {
-        self.fallback.as_ref()?.stamp(&request.target().ok()?)
-    }
-
-    /// Gives back units that the fallback admitted with the stamp `admitted_us`. Returns the store's stamp
-    /// for them, if they were reconciled: then they have to be given back there.
-    pub(crate) fn give_back_locally(
-        &self,
-        request: &Request<'_>,
-        stamp: Option<&ReconcileStamp>,
-        units: u64,
-        admitted_us: u64,
-    ) -> Option<u64> {
-        self.fallback.as_ref()?.give_back(&request.target().ok()?, stamp?, units, admitted_us)
     }
 }

@@ -3,7 +3,9 @@
 use crate::decision::{AllDecision, Decision};
 use crate::error::Error;
 use crate::error::redact::RedactedKey;
+use crate::in_flight::UnitsGuard;
 use crate::pipeline::request::{Request, check_cost, check_is_charged};
+use crate::quota::reference::holds::NewHold;
 use crate::quota::{MAX_UNITS, Quota};
 use crate::store::GroupItem;
 
@@ -27,7 +29,31 @@ pub(super) fn switched(requests: &[Request<'_>], decisions: &[Option<Decision>],
     (0..requests.len()).filter(is_switched).collect()
 }
 
-/// The decision on a group of checks that is taken n times.
+/// What a group takes units for.
+#[derive(Clone, Copy)]
+pub(super) enum Verb<'h> {
+    /// To use them. Gates that charge units used do so.
+    Check,
+    /// To use them later, as often as there are units.
+    TakeUpTo,
+    /// To keep them as this hold. It is taken once.
+    Reserve(&'h NewHold),
+    /// To use them, and to hold those of in-flight limits. It is taken once.
+    Acquire,
+}
+
+/// A group of checks that was decided.
+pub(super) struct DecidedGroup<'a> {
+    /// How often the group was admitted and charged; 0 for a peek.
+    pub(super) granted: u64,
+    pub(super) decision: AllDecision,
+    /// The requests with the settings that decided.
+    pub(super) requests: Vec<Request<'a>>,
+    /// The units that it holds of in-flight limits, by check.
+    pub(super) held: Vec<(usize, UnitsGuard)>,
+}
+
+/// The decision on checks that are taken together, n times.
 pub(super) struct GroupDecision {
     /// How often the group was admitted and charged; 0 for a peek.
     pub(super) granted: u64,
@@ -37,12 +63,14 @@ pub(super) struct GroupDecision {
     pub(super) is_restricted: bool,
     /// One per check.
     pub(super) decisions: Vec<Decision>,
+    /// The units that the group holds of in-flight limits, by check.
+    pub(super) held: Vec<(usize, UnitsGuard)>,
 }
 
 impl GroupDecision {
     pub(super) fn new(n: u64, granted: u64, decisions: Vec<Decision>) -> Self {
         let is_allowed = if n > 0 { granted > 0 } else { decisions.iter().all(Decision::is_allowed) };
-        Self { granted, is_allowed, is_restricted: granted < n, decisions }
+        Self { granted, is_allowed, is_restricted: granted < n, decisions, held: Vec::new() }
     }
 
     /// Returns the decision on the first check.
@@ -61,31 +89,16 @@ pub(super) struct Folded {
 
 impl Folded {
     /// `n`: the number of times that the group is taken; 0 peeks.
-    pub(super) fn new(requests: &[&Request<'_>], n: u64) -> Result<Self, Error> {
-        if requests.len() == 1 && n == 0 {
-            // Only a charge at an in-flight limit needs an owner.
-            return Self::for_acquires(requests);
-        }
-        let is_alone = requests.len() == 1;
-        Self::of(requests, |request| {
-            let item = request.item()?;
-            // No script peeks at several keys of which some have an in-flight limit.
-            if !is_alone {
+    pub(super) fn new(requests: &[&Request<'_>], n: u64, verb: Verb<'_>) -> Result<Self, Error> {
+        let item = |request: &Request<'_>| {
+            let item = request.item_to_acquire()?;
+            // Only a charge at an in-flight limit needs an owner. But no script peeks at several keys of which some have one.
+            let is_peek = requests.len() == 1 && n.min(request.cost) == 0;
+            if !is_peek && !matches!(verb, Verb::Acquire) {
                 check_is_charged(&item.target.gate.quota)?;
             }
             Ok(item)
-        })
-    }
-
-    /// Also takes gates with an in-flight limit.
-    pub(super) fn for_acquires(requests: &[&Request<'_>]) -> Result<Self, Error> {
-        Self::of(requests, |request| request.item_to_acquire())
-    }
-
-    fn of(
-        requests: &[&Request<'_>],
-        item: impl Fn(&Request<'_>) -> Result<GroupItem, Error>,
-    ) -> Result<Self, Error> {
+        };
         let items = requests.iter().map(|request| item(request).map_err(|error| request.with_context(error)));
         let items = items.collect::<Result<Vec<_>, _>>()?;
         check_hash_tags(requests, &items)?;

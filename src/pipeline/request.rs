@@ -8,8 +8,8 @@ use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::in_flight::OnLapse;
 use crate::in_flight::adaptive::Adaptive;
-use crate::local::fallback::OnFailure;
 use crate::local::lease::Leases;
+use crate::local::on_failure::OnFailure;
 use crate::observe::figures::GateCounters;
 use crate::quota::Quota;
 use crate::quota::ban::Ban;
@@ -177,6 +177,11 @@ impl<'a> Request<'a> {
     pub(crate) fn max_delay_us(&self, quota: &Quota) -> Option<u64> {
         let delay = self.max_delay.filter(|_| quota.has_queue())?;
         Some(u64::try_from(delay.as_micros()).unwrap_or(u64::MAX).min(1 << 52))
+    }
+
+    /// Returns whether the gate has an in-flight limit.
+    pub(crate) fn is_in_flight(&self) -> bool {
+        self.gate.info().is_ok_and(|info| info.quota.is_in_flight())
     }
 
     /// Returns whether the check charges units that were used already.

@@ -1,9 +1,12 @@
 //! Shadow mode: gates that decide and charge as others do, and deny nothing.
 
+use std::time::Duration;
+
 use futures_util::future::join_all;
 
+use super::acquire::Held;
 use super::components::Pipeline;
-use super::group::GroupDecision;
+use super::group::{GroupDecision, Verb};
 use super::reserve::hold_of_item;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
@@ -32,28 +35,28 @@ impl Pipeline {
     }
 
     /// Decides those of a group's requests whose gates are in shadow mode, `shadow`: each on its own, so that it neither
-    /// denies the others nor fails with them. Takes each up to `n` times. The charges become holds, if there is one.
+    /// denies the others nor fails with them. Takes each up to `n` times, as the verb says.
     pub(super) async fn decide_in_shadow(
         &self,
         requests: &[Request<'_>],
         shadow: &[usize],
         n: u64,
-        hold: Option<&NewHold>,
+        verb: Verb<'_>,
     ) -> Vec<Result<Decision, Error>> {
         let in_shadow = || shadow.iter().map(|&at| (at, &requests[at]));
-        match (n, hold) {
+        match (n, verb) {
             (0, _) => join_all(in_shadow().map(|(_, request)| self.peek_shadow(request))).await,
-            (1, None) => self.decide_each(in_shadow().map(|(_, request)| request.borrowed()).collect()).await,
-            (_, None) => join_all(in_shadow().map(|(_, request)| self.take_shadow_up_to(request, n))).await,
-            (_, Some(hold)) => {
+            (_, Verb::Reserve(hold)) => {
                 join_all(in_shadow().map(|(at, request)| self.hold_shadow(request, at, hold))).await
             }
+            (1, _) => self.decide_each(in_shadow().map(|(_, request)| request.borrowed()).collect()).await,
+            _ => join_all(in_shadow().map(|(_, request)| self.take_shadow_up_to(request, n))).await,
         }
     }
 
     /// Peeks at a gate in shadow mode, for the cost of the request.
-    pub(super) async fn peek_shadow(&self, request: &Request<'_>) -> Result<Decision, Error> {
-        let taken = self.take_group(&[request], 0, None).await;
+    async fn peek_shadow(&self, request: &Request<'_>) -> Result<Decision, Error> {
+        let taken = self.take_group(&[request], 0, Verb::Check).await;
         Self::admit_in_shadow(request, taken.map(GroupDecision::into_first))
     }
 
@@ -72,7 +75,19 @@ impl Pipeline {
         index: usize,
         hold: &NewHold,
     ) -> Result<Decision, Error> {
-        let taken = self.take_group(&[request], 1, Some(&hold_of_item(hold, index))).await;
+        let taken = self.take_group(&[request], 1, Verb::Reserve(&hold_of_item(hold, index))).await;
         self.report(request, taken.map(GroupDecision::into_first))
+    }
+
+    /// Acquires units of an in-flight limit in shadow mode. Peeks if the group acquires nothing.
+    pub(super) async fn acquire_in_shadow(
+        &self,
+        request: &Request<'_>,
+        is_acquired: bool,
+    ) -> Result<Held, Error> {
+        match is_acquired {
+            true => self.acquire_in_time(request, Duration::ZERO).await,
+            false => self.peek_shadow(request).await.map(|decision| (decision, None)),
+        }
     }
 }

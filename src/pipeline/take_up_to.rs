@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::components::Pipeline;
-use super::group::{most, sent};
+use super::group::{DecidedGroup, Verb, most, sent};
 use super::overrides::Resolved;
 use super::send::without_waiting;
 use crate::decision::{AllDecision, Decision, Grant, Source};
@@ -106,20 +106,15 @@ impl Pipeline {
         requests: Vec<Request<'_>>,
         n: u64,
     ) -> Result<Grant<AllDecision>, Error> {
-        let taken = if requests.iter().any(|request| request.cost > 0) { n } else { 0 };
         let span = Span::of_all(requests.len());
-        let decided = self.decide_all(requests, taken, None, false).await;
-        let decided = decided.map(|(granted, decision, requests)| {
-            let gates = requests.iter().zip(decision.each_alone());
-            let others = gates.filter(|(request, _)| !request.gate.is_shadow);
-            others.for_each(|(request, decision)| self.notify_granted(request, taken, granted, decision));
-            (granted, decision)
-        });
-        let (granted, decision) = match decided {
-            Ok((granted, decision)) => (granted, Ok(decision)),
-            Err(error) => (0, Err(error)),
-        };
-        span.all_decided(&decision);
-        decision.map(|decision| Grant::new(granted, n, decision))
+        let decided = self.decide_all(requests, n, Verb::TakeUpTo).await;
+        span.all_decided(decided.as_ref().map(|decided| &decided.decision));
+        let DecidedGroup { granted, decision, requests, .. } = decided?;
+        for (request, decision) in requests.iter().zip(decision.each_alone()) {
+            if !request.gate.is_shadow {
+                self.notify_granted(request, n, granted, decision);
+            }
+        }
+        Ok(Grant::new(granted, n, decision))
     }
 }

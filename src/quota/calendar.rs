@@ -240,21 +240,6 @@ impl Calendar {
     }
 }
 
-#[cfg(feature = "serde")]
-impl serde::Serialize for Calendar {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-#[cfg(feature = "serde")]
-impl<'de> serde::Deserialize<'de> for Calendar {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}
-
 // Time zones as small values: each is read once, and kept until the process ends.
 
 /// No name in the database is longer.

@@ -36,18 +36,3 @@ impl FromStr for Calendar {
         Err(Error::config(format!("the calendar window {text:?} needs the feature `calendar` of tidegate")))
     }
 }
-
-#[cfg(feature = "serde")]
-impl serde::Serialize for Calendar {
-    fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
-        match *self {}
-    }
-}
-
-#[cfg(feature = "serde")]
-impl<'de> serde::Deserialize<'de> for Calendar {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}

@@ -1,11 +1,11 @@
-//! Serialization of rates. Deserialization validates them like the constructor.
+//! Serialization of rates and calendars. Deserialization validates them like the constructors.
 
 use std::time::Duration;
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::Rate;
+use super::{Calendar, Rate};
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -24,5 +24,17 @@ impl<'de> Deserialize<'de> for Rate {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let RateData { units, period_us } = RateData::deserialize(deserializer)?;
         Self::try_new(units, Duration::from_micros(period_us)).map_err(D::Error::custom)
+    }
+}
+
+impl Serialize for Calendar {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Calendar {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
     }
 }

@@ -101,6 +101,22 @@ behaviours! {
         assert!(!denied.is_allowed());
         assert_eq!(remaining(&calls, "x").await, 3);
     }
+
+    async fn check_of_cost_0_does_not_bind_a_group_that_a_switch_denies(world) {
+        let (calls, exports) = (world.gate("calls", Quota::token_bucket(1, SLOW)), world.gate("exports", Quota::in_flight(1)));
+        assert!(calls.check("x").await.unwrap().is_allowed());
+        world.limiter.control().switch("exports", Switch::Closed, None).await.unwrap();
+        let denied = world.limiter.acquire_all([calls.key("x").cost(0), exports.key("x")]).await.unwrap();
+        assert_eq!(denied.decision().binding().gate(), "exports");
+    }
+}
+
+#[tokio::test]
+async fn group_without_an_in_flight_limit_is_not_decided_after_a_shutdown() {
+    let limiter = tidegate::Limiter::in_memory();
+    let calls = limiter.gate("calls", Quota::token_bucket(1, SLOW));
+    limiter.shutdown().await;
+    assert!(limiter.acquire_all([calls.key("x")]).await.unwrap_err().is_shut_down());
 }
 
 /// The groups of one message are decided together, so a slow Redis delays them by a round trip or two, and not each

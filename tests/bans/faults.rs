@@ -15,7 +15,7 @@ fn count(server: &Server, key: &str) -> String {
 #[tokio::test]
 async fn denied_check_stays_denied_if_redis_has_no_memory_to_count() {
     let server = Server::process(&["--maxmemory-policy", "noeviction"]).unwrap();
-    let (gate, bans) = gate(builder(server.url()), Ban { after: 2, ..BAN });
+    let (gate, bans) = gate(builder(server.url()), Ban::after(2, BAN.within()).lasting(BAN.lasts()));
     for key in ["x", "y"] {
         assert!(gate.check(key).await.unwrap().is_allowed());
     }

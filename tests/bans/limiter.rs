@@ -13,7 +13,12 @@ const SECOND: Duration = Duration::from_secs(1);
 const MICRO: Duration = Duration::from_micros(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 
-const BAN: Ban = Ban { after: 3, within: Duration::from_secs(600), lasts: Duration::from_secs(7_200) };
+const BAN: Ban = Ban::after(3, Duration::from_secs(600)).lasting(Duration::from_secs(7_200));
+
+/// Returns a ban that differs from [`BAN`] in the number of denials.
+fn ban_after(denials: u64) -> Ban {
+    Ban::after(denials, BAN.within()).lasting(BAN.lasts())
+}
 
 /// Returns a gate that admits one unit per hour.
 fn gate(world: &World, ban: Ban) -> Gate {
@@ -36,30 +41,30 @@ behaviours! {
         for (name, quota) in quotas(1, HOUR) {
             for after in [1, 2, 3, 20] {
                 world.set(Duration::ZERO);
-                let ban = Ban { after, ..BAN };
+                let ban = ban_after(after);
                 let gate = world.limiter.gate(&format!("{name}.{after}"), quota).ban(ban);
                 assert_eq!(passes(&gate, "x", 1).await, 1);
                 let before = after as usize - 1;
-                assert!(!denied(&gate, "x", before, BAN.lasts).await, "{quota}, {after}");
+                assert!(!denied(&gate, "x", before, BAN.lasts()).await, "{quota}, {after}");
                 let last = check(&gate, "x").await;
                 assert!(!last.is_allowed());
-                assert_eq!((last.retry_after(), last.remaining()), (BAN.lasts, 0), "{quota}, {after}");
-                assert!(last.reset_after() >= BAN.lasts);
+                assert_eq!((last.retry_after(), last.remaining()), (BAN.lasts(), 0), "{quota}, {after}");
+                assert!(last.reset_after() >= BAN.lasts());
                 // Another key is not banned, and denials by the ban do not prolong it.
                 assert_eq!(passes(&gate, "y", 1).await, 1, "{quota}");
-                world.advance(BAN.lasts - MICRO);
+                world.advance(BAN.lasts() - MICRO);
                 assert!(denied(&gate, "x", 30, MICRO).await, "{quota}, {after}");
                 world.advance(MICRO);
                 assert_eq!(passes(&gate, "x", 1).await, 1, "{quota}, {after}");
                 // The count has started anew.
-                assert!(!denied(&gate, "x", before, BAN.lasts).await, "{quota}, {after}");
-                assert!(denied(&gate, "x", 1, BAN.lasts).await, "{quota}, {after}");
+                assert!(!denied(&gate, "x", before, BAN.lasts()).await, "{quota}, {after}");
+                assert!(denied(&gate, "x", 1, BAN.lasts()).await, "{quota}, {after}");
             }
         }
     }
 
     async fn denials_count_until_a_microsecond_before_their_time_ends(world) {
-        let ban = Ban { after: 2, within: 10 * SECOND, lasts: BAN.lasts };
+        let ban = Ban::after(2, 10 * SECOND).lasting(BAN.lasts());
         let gate = gate(world, ban);
         for (key, first, second, is_banned) in [
             ("a", Duration::ZERO, 10 * SECOND - MICRO, true),
@@ -71,45 +76,45 @@ behaviours! {
             world.set(Duration::ZERO);
             assert_eq!(passes(&gate, key, 1).await, 1);
             world.set(first);
-            assert!(!denied(&gate, key, 1, ban.lasts).await);
+            assert!(!denied(&gate, key, 1, ban.lasts()).await);
             world.set(second);
-            assert_eq!(denied(&gate, key, 1, ban.lasts).await, is_banned, "{key}");
+            assert_eq!(denied(&gate, key, 1, ban.lasts()).await, is_banned, "{key}");
             // Otherwise this was the first denial of the next time.
-            assert!(denied(&gate, key, 1, ban.lasts).await, "{key}");
+            assert!(denied(&gate, key, 1, ban.lasts()).await, "{key}");
         }
     }
 
     async fn denials_do_not_prolong_the_time_in_which_they_count(world) {
-        let ban = Ban { after: 3, within: 10 * SECOND, lasts: BAN.lasts };
+        let ban = Ban::after(3, 10 * SECOND).lasting(BAN.lasts());
         let gate = gate(world, ban);
         assert_eq!(passes(&gate, "x", 1).await, 1);
         for second in [0, 9, 18, 27, 36] {
             world.set(second * SECOND);
-            assert!(!denied(&gate, "x", 1, ban.lasts).await, "at {second} s");
+            assert!(!denied(&gate, "x", 1, ban.lasts()).await, "at {second} s");
         }
     }
 
     async fn unblock_ends_the_ban_and_forgets_the_denials(world) {
         let gate = gate(world, BAN);
         assert_eq!(passes(&gate, "x", 1).await, 1);
-        assert!(denied(&gate, "x", 3, BAN.lasts).await);
+        assert!(denied(&gate, "x", 3, BAN.lasts()).await);
         gate.unblock("x").await.unwrap();
-        assert!(!denied(&gate, "x", 2, BAN.lasts).await);
+        assert!(!denied(&gate, "x", 2, BAN.lasts()).await);
         // Also of a key that is not banned yet.
         gate.unblock("x").await.unwrap();
-        assert!(!denied(&gate, "x", 2, BAN.lasts).await);
-        assert!(denied(&gate, "x", 1, BAN.lasts).await);
+        assert!(!denied(&gate, "x", 2, BAN.lasts()).await);
+        assert!(denied(&gate, "x", 1, BAN.lasts()).await);
     }
 
     async fn reset_ends_the_ban_and_forgets_the_denials(world) {
         let gate = gate(world, BAN);
         for _ in 0..2 {
             assert_eq!(passes(&gate, "x", 1).await, 1);
-            assert!(!denied(&gate, "x", 2, BAN.lasts).await);
+            assert!(!denied(&gate, "x", 2, BAN.lasts()).await);
             gate.reset("x").await.unwrap();
         }
         assert_eq!(passes(&gate, "x", 1).await, 1);
-        assert!(denied(&gate, "x", 3, BAN.lasts).await);
+        assert!(denied(&gate, "x", 3, BAN.lasts()).await);
         gate.reset("x").await.unwrap();
         assert_eq!(passes(&gate, "x", 1).await, 1);
     }
@@ -120,7 +125,7 @@ behaviours! {
         assert!(denied(&gate, "x", 30, HOUR).await);
         world.advance(HOUR);
         assert_eq!(passes(&gate, "x", 1).await, 1);
-        assert!(!denied(&gate, "x", 2, BAN.lasts).await);
+        assert!(!denied(&gate, "x", 2, BAN.lasts()).await);
     }
 
     async fn only_the_gate_that_denies_a_group_counts(world) {
@@ -137,7 +142,7 @@ behaviours! {
         for denial in 1..=4 {
             let denied = world.limiter.check_all([other.key("x"), gate.key("x")]).await.unwrap();
             assert!(!denied.is_allowed());
-            assert_eq!(denied.retry_after() == BAN.lasts, denial >= 3, "denial {denial}");
+            assert_eq!(denied.retry_after() == BAN.lasts(), denial >= 3, "denial {denial}");
         }
     }
 
@@ -149,8 +154,8 @@ behaviours! {
             assert!(!gate.peek("x").await.unwrap().is_allowed());
             assert!(shadow.check("x").await.unwrap().is_shadow());
         }
-        assert!(!denied(&gate, "x", 2, BAN.lasts).await);
-        assert!(denied(&gate, "x", 1, BAN.lasts).await);
+        assert!(!denied(&gate, "x", 2, BAN.lasts()).await);
+        assert!(denied(&gate, "x", 1, BAN.lasts()).await);
         assert!(shadow.check("x").await.unwrap().is_shadow(), "the ban denies in shadow mode, too");
     }
 
@@ -168,7 +173,7 @@ behaviours! {
         for denial in 1..=3 {
             let grant = gate.take_up_to("x", 9).await.unwrap();
             assert_eq!(grant.granted(), 0);
-            assert_eq!(grant.decision().retry_after() == BAN.lasts, denial == 3, "denial {denial}");
+            assert_eq!(grant.decision().retry_after() == BAN.lasts(), denial == 3, "denial {denial}");
         }
         // The same for a group, and for a grant of one.
         let group = world.limiter.gate("group", Quota::fixed_window(5, HOUR)).ban(BAN);
@@ -176,18 +181,18 @@ behaviours! {
         for denial in 1..=3 {
             let n = if denial == 2 { 1 } else { 9 };
             let grant = world.limiter.take_up_to([group.key("x")], n).await.unwrap();
-            assert_eq!(grant.decision().retry_after() == BAN.lasts, denial == 3, "denial {denial}");
+            assert_eq!(grant.decision().retry_after() == BAN.lasts(), denial == 3, "denial {denial}");
         }
     }
 
     async fn each_check_of_many_is_counted(world) {
-        let gate = gate(world, Ban { after: 7, ..BAN });
+        let gate = gate(world, ban_after(7));
         assert_eq!(passes(&gate, "x", 1).await, 1);
         let _ = gate.check_many(["x", "y", "x", "x"]).await;
         let checks = (0..3).map(|_| gate.key("x"));
         let _ = world.limiter.check_each(checks.collect::<Vec<_>>()).await;
-        assert!(denied(&gate, "x", 1, BAN.lasts).await);
-        assert!(!denied(&gate, "y", 1, BAN.lasts).await);
+        assert!(denied(&gate, "x", 1, BAN.lasts()).await);
+        assert!(!denied(&gate, "y", 1, BAN.lasts()).await);
     }
 
     async fn waiting_checks_and_impatient_ones_are_counted(world) {
@@ -196,13 +201,13 @@ behaviours! {
         for denial in 1..=3 {
             let decision = queue.until_allowed("x", SECOND).await.unwrap();
             assert!(!decision.is_allowed());
-            assert_eq!(decision.retry_after() == BAN.lasts, denial == 3, "denial {denial}");
+            assert_eq!(decision.retry_after() == BAN.lasts(), denial == 3, "denial {denial}");
         }
         let gate = gate(world, BAN);
         assert_eq!(passes(&gate, "x", 1).await, 1);
         for denial in 1..=3 {
             let denied = gate.reserve("x", 1).await.unwrap();
-            assert_eq!(denied.decision().retry_after() == BAN.lasts, denial == 3, "denial {denial}");
+            assert_eq!(denied.decision().retry_after() == BAN.lasts(), denial == 3, "denial {denial}");
         }
     }
 
@@ -212,26 +217,26 @@ behaviours! {
         assert_eq!(passes(&without, "x", 1).await, 1);
         for denial in 1..=3 {
             // A denial that this gate has cached is counted nevertheless.
-            assert!(!denied(&without, "x", 9, BAN.lasts).await);
-            assert_eq!(denied(&with, "x", 1, BAN.lasts).await, denial == 3, "denial {denial}");
+            assert!(!denied(&without, "x", 9, BAN.lasts()).await);
+            assert_eq!(denied(&with, "x", 1, BAN.lasts()).await, denial == 3, "denial {denial}");
         }
         world.advance(HOUR);
-        assert!(denied(&without, "x", 1, BAN.lasts - HOUR).await);
+        assert!(denied(&without, "x", 1, BAN.lasts() - HOUR).await);
     }
 
     async fn bans_of_two_versions_share_the_count(world) {
-        let (strict, mild) = (gate(world, Ban { after: 2, ..BAN }), gate(world, Ban { after: 9, ..BAN }));
+        let (strict, mild) = (gate(world, ban_after(2)), gate(world, ban_after(9)));
         assert_eq!(passes(&mild, "x", 1).await, 1);
-        assert!(!denied(&mild, "x", 5, BAN.lasts).await);
-        assert!(denied(&strict, "x", 1, BAN.lasts).await);
+        assert!(!denied(&mild, "x", 5, BAN.lasts()).await);
+        assert!(denied(&strict, "x", 1, BAN.lasts()).await);
         // A shorter time ends the count earlier.
         strict.unblock("x").await.unwrap();
-        let short = gate(world, Ban { after: 9, within: SECOND, ..BAN });
-        assert!(!denied(&mild, "x", 3, BAN.lasts).await);
-        assert!(!denied(&short, "x", 4, BAN.lasts).await);
+        let short = gate(world, Ban::after(9, SECOND).lasting(BAN.lasts()));
+        assert!(!denied(&mild, "x", 3, BAN.lasts()).await);
+        assert!(!denied(&short, "x", 4, BAN.lasts()).await);
         world.advance(SECOND);
-        assert!(!denied(&mild, "x", 8, BAN.lasts).await);
-        assert!(denied(&mild, "x", 1, BAN.lasts).await);
+        assert!(!denied(&mild, "x", 8, BAN.lasts()).await);
+        assert!(denied(&mild, "x", 1, BAN.lasts()).await);
     }
 
     async fn keys_of_any_bytes_are_counted_apart(world) {
@@ -239,10 +244,10 @@ behaviours! {
         let keys = ["", "x", "denials/", "{a}", "a:{b}*?[", "a b\n", "%", &"k".repeat(500), &"k".repeat(501)];
         for key in keys {
             assert_eq!(passes(&gate, key, 1).await, 1);
-            assert!(!denied(&gate, key, 2, BAN.lasts).await);
+            assert!(!denied(&gate, key, 2, BAN.lasts()).await);
         }
         for key in keys {
-            assert!(denied(&gate, key, 1, BAN.lasts).await, "{key:?}");
+            assert!(denied(&gate, key, 1, BAN.lasts()).await, "{key:?}");
         }
     }
 
@@ -252,7 +257,7 @@ behaviours! {
             Quota::sliding_log(1, HOUR).count_denied(),
         ] {
             let lasts = 48 * HOUR;
-            let gate = world.limiter.gate("daily", quota).ban(Ban { lasts, ..BAN });
+            let gate = world.limiter.gate("daily", quota).ban(BAN.lasting(lasts));
             assert_eq!(passes(&gate, "x", 1).await, 1);
             assert!(!denied(&gate, "x", 2, lasts).await, "{quota}");
             assert!(denied(&gate, "x", 1, lasts).await, "{quota}");
@@ -267,12 +272,12 @@ behaviours! {
         let control = world.limiter.control();
         control.set_override("login", "x", Quota::fixed_window(2, HOUR), 9 * HOUR).await.unwrap();
         assert_eq!(passes(&gate, "x", 2).await, 2);
-        assert!(!denied(&gate, "x", 2, BAN.lasts).await);
+        assert!(!denied(&gate, "x", 2, BAN.lasts()).await);
         // A switch decides without the store.
         control.switch("login", Switch::Closed, None).await.unwrap();
-        assert!(!denied(&gate, "x", 9, BAN.lasts).await);
+        assert!(!denied(&gate, "x", 9, BAN.lasts()).await);
         control.end_switch("login").await.unwrap();
-        assert!(denied(&gate, "x", 1, BAN.lasts).await);
+        assert!(denied(&gate, "x", 1, BAN.lasts()).await);
         control.end_override("login", "x").await.unwrap();
     }
 }
@@ -283,14 +288,15 @@ async fn settings_that_contradict_a_ban_are_config_errors() {
     let quota = Quota::token_bucket(5, Rate::per_minute(5));
     let gate = |ban| limiter.gate("login", quota).ban(ban);
     let in_flight = limiter.gate("jobs", Quota::in_flight(5)).ban(BAN);
+    assert_eq!(Ban::after(3, HOUR).lasts(), HOUR, "by default, a ban lasts as long as its period");
     for (gate, named) in [
-        (gate(Ban { after: 0, ..BAN }), "`after`"),
-        (gate(Ban { after: 1_000_000_001, ..BAN }), "`after`"),
-        (gate(Ban { within: Duration::ZERO, ..BAN }), "`within`"),
-        (gate(Ban { within: Duration::from_nanos(1_000_001), ..BAN }), "`within`"),
-        (gate(Ban { within: 11 * 8_766 * HOUR, ..BAN }), "`within`"),
-        (gate(Ban { lasts: Duration::ZERO, ..BAN }), "`lasts`"),
-        (gate(Ban { lasts: Duration::MAX, ..BAN }), "`lasts`"),
+        (gate(ban_after(0)), "`after`"),
+        (gate(ban_after(1_000_000_001)), "`after`"),
+        (gate(Ban::after(3, Duration::ZERO)), "`within`"),
+        (gate(Ban::after(3, Duration::from_nanos(1_000_001))), "`within`"),
+        (gate(Ban::after(3, 11 * 8_766 * HOUR)), "`within`"),
+        (gate(BAN.lasting(Duration::ZERO)), "`lasting`"),
+        (gate(BAN.lasting(Duration::MAX)), "`lasting`"),
         (gate(BAN).holds(), "`holds`"),
         (limiter.gate("login", quota).holds().ban(BAN), "`holds`"),
         (gate(BAN).leased(tidegate::Lease::new()), "leases"),

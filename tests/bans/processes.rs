@@ -17,8 +17,7 @@ use crate::support::instance::Instance;
 
 const PROCESSES: u64 = 8;
 const DENIALS_EACH: u64 = 5;
-pub(super) const BAN: Ban =
-    Ban { after: PROCESSES * DENIALS_EACH, within: HOUR, lasts: Duration::from_secs(7_200) };
+pub(super) const BAN: Ban = Ban::after(PROCESSES * DENIALS_EACH, HOUR).lasting(Duration::from_secs(7_200));
 const JOB: &str = "TIDEGATE_TEST_BANS";
 
 /// Counts the bans that a limiter reports.
@@ -28,7 +27,7 @@ pub(super) struct Bans(AtomicU64);
 impl Observer for Bans {
     fn on(&self, event: &Event<'_>) {
         if let Event::Banned { gate, key, lasts } = *event {
-            assert_eq!((gate, lasts), ("login", BAN.lasts));
+            assert_eq!((gate, lasts), ("login", BAN.lasts()));
             assert!(key.to_string().contains(":login:fixed_window/3600s:"), "{key}");
             self.0.fetch_add(1, Ordering::Relaxed);
         }
@@ -57,7 +56,7 @@ async fn concurrent_denials_begin_one_ban() {
     let server = tidegate_testkit::shared();
     for (is_batched, after) in [(true, 1_000), (true, 999), (true, 1), (false, 1_000)] {
         let builder = builder(server.url()).batching(is_batched);
-        let (gate, bans) = gate(builder, Ban { after, ..BAN });
+        let (gate, bans) = gate(builder, Ban::after(after, BAN.within()).lasting(BAN.lasts()));
         assert!(gate.check("x").await.unwrap().is_allowed());
         let checks: Vec<_> = (0..1_000)
             .map(|_| {

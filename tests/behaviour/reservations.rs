@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::{Gate, Limiter, Quota, Rate, Reserved, Settlement, Token};
+use tidegate::{Gate, HeldReservation, Limiter, Quota, Rate, Settlement, Token};
 
 use crate::support::behaviours;
 use crate::support::world::World;
@@ -38,7 +38,7 @@ async fn left_of_each(gates: &[Gate], key: &str) -> Vec<u64> {
     all
 }
 
-async fn reserve(world: &World, gate: &Gate, units: u64) -> Reserved {
+async fn reserve(world: &World, gate: &Gate, units: u64) -> HeldReservation {
     world.limiter.reserve([gate.key("acme").cost(units)]).ttl(TTL).await.unwrap()
 }
 

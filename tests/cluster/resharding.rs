@@ -171,7 +171,7 @@ async fn gate_with_a_ban_decides_while_a_slot_moves_and_counts_afterwards() {
     let new = cluster.add_node().unwrap();
     cluster.prevent_failover().unwrap();
     let limiter = builder(&cluster).build().unwrap();
-    let ban = Ban { after: 3, within: 10 * MINUTE, lasts: 60 * MINUTE };
+    let ban = Ban::after(3, 10 * MINUTE).lasting(60 * MINUTE);
     let gate = limiter.gate("gate", Quota::fixed_window(1, 30 * MINUTE)).ban(ban);
     let redis_key = gate.redis_key("user:1").unwrap();
     let tag = |key: &str| gate.redis_key(key).unwrap()[..redis_key.find('}').unwrap()].to_owned();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::poll;
-use tidegate::{Gate, Limiter, OnFailure, Quota, Reserved, Settlement, Source};
+use tidegate::{Gate, HeldReservation, Limiter, OnFailure, Quota, Settlement, Source};
 use tidegate_testkit::{Fault, Proxy, Server};
 
 use crate::support::fixture::{builder, builder_as_is, namespace, soon};
@@ -39,7 +39,7 @@ impl Outage {
         Self { proxy, service, budget, other, observed, namespace, server }
     }
 
-    async fn reserve(&self, units: u64) -> Reserved {
+    async fn reserve(&self, units: u64) -> HeldReservation {
         self.service.reserve([self.budget.key("acme").cost(units)]).await.unwrap()
     }
 

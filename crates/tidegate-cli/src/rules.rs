@@ -128,8 +128,8 @@ fn lines(descriptor: &str, explained: &Explanation<'_>) -> Vec<Vec<Text>> {
                 Some(Limit::Quota(_)) => "",
                 _ => " (counts nothing of this tier)",
             };
-            let (lasts, within) = (human(ban.lasts), human(ban.within));
-            let text = format!("for {lasts} after {} denials within {within}{note}", ban.after);
+            let (lasts, within) = (human(ban.lasts()), human(ban.within()));
+            let text = format!("for {lasts} after {} denials within {within}{note}", ban.denials());
             lines.push(vec![Text(Tone::Faint, "  ban ".to_owned()), text.into()]);
         }
     }
@@ -171,9 +171,9 @@ fn explanation_json(descriptor: &str, explained: &Explanation<'_>) -> Value {
             "quota_mode": rule.is_quota(),
             "candidate": rule.candidate().map(|candidate| candidate.to_string()),
             "ban": rule.ban().map(|ban| json!({
-                "after": ban.after,
-                "within_us": ban.within.as_micros() as u64,
-                "for_us": ban.lasts.as_micros() as u64,
+                "after": ban.denials(),
+                "within_us": ban.within().as_micros() as u64,
+                "for_us": ban.lasts().as_micros() as u64,
             })),
             "metadata": rule.metadata(),
             "file": file,

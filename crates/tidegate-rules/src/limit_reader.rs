@@ -296,10 +296,10 @@ fn ban(reader: &mut Reader<'_>, rate_limit: &Fields<'_>, limit: Option<Limit>) -
     let after = fields.get("after").and_then(|node| reader.count("after", 1, node));
     let within = fields.get("within").and_then(|node| reader.duration("within", node));
     let lasts = fields.get("for").and_then(|node| reader.duration("for", node));
-    let ban = Ban { after: after?, within: within?, lasts: lasts? };
+    let ban = Ban::after(after?, within?).lasting(lasts?);
     if let Err(error) = ban.validate() {
         // The field of the file has another name than the setting.
-        reader.error(node.span(), error.to_string().replace("`lasts`", "`for`"));
+        reader.error(node.span(), error.to_string().replace("`lasting`", "`for`"));
         return None;
     }
     Some(ban)

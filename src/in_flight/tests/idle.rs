@@ -6,7 +6,7 @@ use super::{Caller, Key, MS, TTL_US, timeout};
 use crate::error::Error;
 use crate::in_flight::key_state::Step;
 use crate::in_flight::waiting::PermitGrant;
-use crate::local::fallback::OnFailure;
+use crate::local::on_failure::OnFailure;
 use crate::quota::Quota;
 
 #[derive(Clone, Copy, Debug)]

@@ -6,7 +6,7 @@ use super::{DEADLINE_US, Key, MS, TTL_US, out_of_memory, timeout};
 use crate::batch::Share;
 use crate::error::Error;
 use crate::in_flight::waiting::{AcquireAnswer, AcquireTerms, OnLapse};
-use crate::local::fallback::OnFailure;
+use crate::local::on_failure::OnFailure;
 use crate::quota::Quota;
 use crate::quota::reference::Before;
 use crate::store::Outcome;

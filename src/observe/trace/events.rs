@@ -9,11 +9,11 @@ use crate::observe::warning::{Pace, RECOVERED};
 use crate::runtime::clock::Clock;
 
 /// Returns an observer that writes events, and then notifies the given observer, if any.
-pub(crate) fn with_events(observer: Option<Arc<dyn Observer>>) -> Option<Arc<dyn Observer>> {
-    Some(match observer {
+pub(super) fn with_events(observer: Option<Arc<dyn Observer>>) -> Arc<dyn Observer> {
+    match observer {
         Some(observer) => Arc::new((Events::default(), observer)),
         None => Arc::new(Events::default()),
-    })
+    }
 }
 
 /// Limits failures and bans: while Redis is unavailable, every check fails, and an attack can begin many bans.

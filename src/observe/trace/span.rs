@@ -1,54 +1,63 @@
 //! A span for each check, from its first poll until it is decided or dropped.
-
-use tracing::debug_span;
-use tracing::field::Empty;
+#![cfg_attr(not(feature = "tracing"), allow(unused, reason = "without the feature, nothing is recorded"))]
 
 use crate::decision::{AllDecision, Decision};
 use crate::error::Error;
 
 /// An open span that is never entered: nothing inside a check is traced. An instrumented future would add a
 /// level of nesting to each check's future, and callers' own levels already come close to the compiler's
-/// limit.
-pub(crate) struct Span(tracing::Span);
+/// limit. Without the feature `tracing`, there is no span in it.
+pub(crate) struct Span(#[cfg(feature = "tracing")] tracing::Span);
+
+/// Opens a span with its first field, and names those that are recorded later.
+macro_rules! span {
+    ($name:literal, $first:ident, $($later:ident),*) => {
+        Span(
+            #[cfg(feature = "tracing")]
+            tracing::debug_span!(target: "tidegate", $name, $first, $($later = tracing::field::Empty),*),
+        )
+    };
+}
 
 impl Span {
     #[inline]
     pub(crate) fn of_check(cost: u64) -> Self {
-        Self(
-            debug_span!(target: "tidegate", "check", cost, gate = Empty, outcome = Empty, source = Empty, error = Empty),
-        )
+        span!("check", cost, gate, outcome, source, error)
     }
 
     /// Opens the span of several checks that are admitted all or none.
     pub(crate) fn of_all(checks: usize) -> Self {
-        Self(
-            debug_span!(target: "tidegate", "check_all", checks, gate = Empty, outcome = Empty, source = Empty, error = Empty),
-        )
+        span!("check_all", checks, gate, outcome, source, error)
     }
 
     /// Opens the span of several independent checks.
     pub(crate) fn of_many(checks: usize) -> Self {
-        Self(debug_span!(target: "tidegate", "check_many", checks, allowed = Empty, failed = Empty))
+        span!("check_many", checks, allowed, failed)
     }
 
     #[inline]
     pub(crate) fn decided(self, decided: Result<&Decision, &Error>) {
+        #[cfg(feature = "tracing")]
         if !self.0.is_disabled() {
             self.record(decided.map(|decision| (decision, decision.outcome())));
         }
     }
 
     /// Records the gate and source of the binding decision.
-    pub(crate) fn all_decided(self, decided: &Result<AllDecision, Error>) {
+    pub(crate) fn all_decided(self, decided: Result<&AllDecision, &Error>) {
         let outcome = |all: &AllDecision| if all.is_allowed() { "allowed" } else { "denied" };
-        self.record(decided.as_ref().map(|all| (all.binding(), outcome(all))));
+        #[cfg(feature = "tracing")]
+        self.record(decided.map(|all| (all.binding(), outcome(all))));
     }
 
     pub(crate) fn many_decided(self, decided: &[Result<Decision, Error>]) {
-        self.0.record("allowed", decided.iter().flatten().filter(|decision| decision.is_allowed()).count());
-        self.0.record("failed", decided.iter().filter(|decided| decided.is_err()).count());
+        let allowed = decided.iter().flatten().filter(|decision| decision.is_allowed());
+        let failed = decided.iter().filter(|decided| decided.is_err());
+        #[cfg(feature = "tracing")]
+        self.0.record("allowed", allowed.count()).record("failed", failed.count());
     }
 
+    #[cfg(feature = "tracing")]
     fn record(&self, decided: Result<(&Decision, &str), &Error>) {
         match decided {
             Ok((decision, outcome)) => {

@@ -7,7 +7,7 @@
 //! use tidegate::{Ban, Quota};
 //!
 //! let quota = Quota::fixed_window(1, Duration::from_secs(60));
-//! let ban = Ban { after: 2, within: Duration::from_secs(600), lasts: Duration::from_secs(3_600) };
+//! let ban = Ban::after(2, Duration::from_secs(600)).lasting(Duration::from_secs(3_600));
 //! let (mut record, mut denials) = (Record::default(), DenialCount::default());
 //! let start = 1_767_225_600_000_000; // 2026-01-01 00:00 UTC
 //! let mut check = |now| {
@@ -88,7 +88,7 @@ impl<'a> Counting<'a> {
         }
         let found = self.denials.at(self.ban, now);
         let count = found.count + denied;
-        self.begins = count >= self.ban.after;
+        self.begins = count >= self.ban.denials();
         if self.begins {
             item.record.block(item.quota, now + self.ban.lasts_us(), now);
             *self.denials = DenialCount::default();
@@ -100,7 +100,7 @@ impl<'a> Counting<'a> {
 
 /// Decides `n` equal checks at `now`, each of which needs every item, as [`take`](super::take) does. Then counts
 /// the checks that each item with a ban denied itself. Those that another item denied, or a block, do not count.
-/// When the count reaches [`Ban::after`], blocks the key for [`Ban::lasts`]. Returns the number of admitted
+/// When the count reaches [`Ban::denials`], blocks the key for [`Ban::lasts`]. Returns the number of admitted
 /// checks.
 ///
 /// `counting` has one entry per item; `None` for an item without a ban.

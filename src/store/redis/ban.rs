@@ -27,7 +27,7 @@ pub(super) fn ban_args(now_us: u64, groups: &[&Group], command: &mut Cmd) {
     }
     command.arg(bans.len());
     for ban in &bans {
-        command.arg(ban.after).arg(ban.within_us()).arg(ban.lasts_us());
+        command.arg(ban.denials()).arg(ban.within_us()).arg(ban.lasts_us());
     }
     let number = |ban: &Ban| bans.iter().position(|other| *other == ban).map_or(0, |index| index + 1);
     for group in groups {
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn ban_that_contradicts_its_row_is_an_impossible_reply() {
-        let ban = Ban { after: 2, within: HOUR, lasts: HOUR };
+        let ban = Ban::after(2, HOUR);
         let items = [item("login", Some(ban)), item("other", None)];
         let group = Group { items: items.into_iter().collect(), n: 2 };
         let end_ms = NOW_US / 1_000 + 1;

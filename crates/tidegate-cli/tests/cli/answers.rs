@@ -290,7 +290,7 @@ async fn keys_are_found_in_every_stored_form() {
 async fn inspect_shows_counted_denials_and_the_ban_that_unblock_ends() {
     let program = Program::shared();
     let server = tidegate_testkit::shared();
-    let ban = Ban { after: 3, within: HOUR, lasts: 2 * HOUR };
+    let ban = Ban::after(3, HOUR).lasting(2 * HOUR);
     let gate = limiter(&program).gate("login", Quota::token_bucket(1, Rate::per_hour(1))).ban(ban);
     let begun = Instant::now();
     for _ in 0..3 {
@@ -346,7 +346,7 @@ async fn inspect_shows_the_state_beside_a_corrupt_count() {
 async fn unblock_removes_the_counted_denials_of_a_key_that_is_not_blocked() {
     let program = Program::shared();
     let server = tidegate_testkit::shared();
-    let ban = Ban { after: 3, within: HOUR, lasts: HOUR };
+    let ban = Ban::after(3, HOUR);
     let gate = limiter(&program).gate("login", Quota::token_bucket(1, Rate::per_hour(1))).ban(ban);
     for _ in 0..3 {
         let _ = gate.check("user:42").await.unwrap();

@@ -104,7 +104,7 @@ async fn requests_that_need_no_check_of_the_rule_count_nothing() {
     let user = || Descriptor::from([("user", "ada")]);
     let rule = rules.explain("auth", &user()).rule().cloned().unwrap();
     let ban = rule.ban().unwrap();
-    assert_eq!((ban.after, ban.within), (3, Duration::from_secs(600)));
+    assert_eq!((ban.denials(), ban.within()), (3, Duration::from_secs(600)));
     let limits = rules.bind(&Limiter::in_memory());
     let own = || user().limit(1, Duration::from_secs(3_600)).unwrap();
     assert_eq!(retry_after(&limits, &[own()]).await, Duration::ZERO);

@@ -75,7 +75,7 @@ impl Pair<'_> {
         }
         if self.has("ban") {
             let (within, lasts) = (Duration::from_secs(600), Duration::from_secs(3_600));
-            gate = gate.ban(Ban { after: 20, within, lasts });
+            gate = gate.ban(Ban::after(20, within).lasting(lasts));
         }
         if self.has("reservation") {
             gate = gate.holds();

@@ -162,8 +162,8 @@ impl RuleView {
             notes.push(format!("Candidate: {}, denies nothing.", display::quota(&candidate)));
         }
         if let (Some(ban), Limit::Quota(_), false) = (rule.ban(), limit, rule.is_shadow()) {
-            let (lasts, within) = (human(ban.lasts), human(ban.within));
-            notes.push(format!("Ban: for {lasts} after {} denials within {within}.", ban.after));
+            let (lasts, within) = (human(ban.lasts()), human(ban.within()));
+            notes.push(format!("Ban: for {lasts} after {} denials within {within}.", ban.denials()));
         }
         Some(Self {
             path: rule.path().to_owned(),

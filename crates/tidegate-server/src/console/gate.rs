@@ -95,8 +95,8 @@ fn settings(rule: &Rule) -> Vec<(&'static str, String)> {
         settings.push(("Candidate", text));
     }
     if let Some(ban) = rule.ban() {
-        let (lasts, within) = (human(ban.lasts), human(ban.within));
-        settings.push(("Ban", format!("for {lasts} after {} denials within {within}", ban.after)));
+        let (lasts, within) = (human(ban.lasts()), human(ban.within()));
+        settings.push(("Ban", format!("for {lasts} after {} denials within {within}", ban.denials())));
     }
     settings
 }

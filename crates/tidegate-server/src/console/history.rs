@@ -92,10 +92,10 @@ pub(super) fn blocked_by(
     Some(match (entries.iter().find(is_this_block), ban) {
         (Some(entry), _) => format!("The operator {} has blocked it.", entry.record.operator),
         // A block by a program has no entry.
-        (None, Some(ban)) if left <= ban.lasts => format!(
+        (None, Some(ban)) if left <= ban.lasts() => format!(
             "Its rule bans it ({} denials within {}), unless a program has blocked it.",
-            ban.after,
-            human(ban.within)
+            ban.denials(),
+            human(ban.within())
         ),
         (None, _) => {
             "A program has blocked it: none of the newest entries of the audit log is of it.".to_owned()
@@ -148,7 +148,7 @@ mod tests {
             block("joe", 2 * HOUR, "for 5h", "blocked for 5h"),
         ];
         let bob = ("login", "bob");
-        let ban = Ban { after: 3, within: HOUR, lasts: 2 * HOUR };
+        let ban = Ban::after(3, HOUR).lasting(2 * HOUR);
         let by = |log, hours, ban| blocked_by(log, bob, hours * HOUR, ban).unwrap();
         assert_eq!(by(Some(&log), 4, Some(ban)), "The operator ada has blocked it.");
         assert_eq!(by(Some(&log), 3, None), "The operator joe has blocked it.");

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use tidegate::{AllDecision, Check, Gate, Limiter, Reserved, Token};
+use tidegate::{AllDecision, Check, Gate, HeldReservation, Limiter, Token};
 use tidegate_rules::{Plan, PlannedCheck, RulesDecision};
 
 use super::decided::{Decided, RulesRequest};
@@ -142,7 +142,7 @@ pub(super) async fn cancel(
 }
 
 impl Settings {
-    async fn reserve(self, limiter: &Limiter, checks: Vec<Check>) -> Result<Reserved, Problem> {
+    async fn reserve(self, limiter: &Limiter, checks: Vec<Check>) -> Result<HeldReservation, Problem> {
         let mut reserve = limiter.reserve(checks).ttl(self.ttl);
         if matches!(self.at_end, AtEnd::Back) {
             reserve = reserve.back();

@@ -91,17 +91,17 @@ impl Gate {
             return false;
         }
         // Denials stop to count with a millisecond.
-        let latest = (now + ban.within.as_micros() as u64).div_ceil(1_000) * 1_000;
+        let latest = (now + ban.within().as_micros() as u64).div_ceil(1_000) * 1_000;
         if self.denials.is_empty() || self.counted_until <= now {
             self.denials.clear();
             self.counted_until = latest;
         }
         self.counted_until = self.counted_until.min(latest);
         self.denials.push(now);
-        let begins = self.denials.len() as u64 >= ban.after;
+        let begins = self.denials.len() as u64 >= ban.denials();
         if begins {
             self.forget_denials();
-            self.block(now + ban.lasts.as_micros() as u64, now);
+            self.block(now + ban.lasts().as_micros() as u64, now);
         }
         begins
     }

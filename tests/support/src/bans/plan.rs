@@ -106,7 +106,8 @@ fn bans() -> impl Strategy<Value = [Ban; 2]> {
         .prop_map(Duration::from_micros)
     };
     let after = prop_oneof![1 => Just(1), 4 => 2..=6u64, 1 => 7..=40u64];
-    let ban = (after, time(), time()).prop_map(|(after, within, lasts)| Ban { after, within, lasts });
+    let ban =
+        (after, time(), time()).prop_map(|(after, within, lasts)| Ban::after(after, within).lasting(lasts));
     let other = prop::option::weighted(0.3, ban.clone());
     (ban, other).prop_map(|(ban, other)| [ban, other.unwrap_or(ban)])
 }

@@ -122,8 +122,9 @@ impl BanScripts {
         let bans: Vec<Ban> =
             groups.iter().flat_map(|group| &group.items).filter_map(|item| item.ban).collect();
         args.push(bans.len().to_string());
-        for Ban { after, within, lasts } in &bans {
-            args.extend([after.to_string(), within.as_micros().to_string(), lasts.as_micros().to_string()]);
+        for ban in &bans {
+            let (within, lasts) = (ban.within().as_micros(), ban.lasts().as_micros());
+            args.extend([ban.denials().to_string(), within.to_string(), lasts.to_string()]);
         }
         let mut number = 0;
         for Group { n, is_grant, items } in groups {

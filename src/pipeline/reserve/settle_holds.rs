@@ -1,11 +1,11 @@
 //! Settling holds. A settle takes effect once however often it is sent, so it is repeated until Redis answers:
 //! after the caller's deadline in the background.
 
-use super::components::Pipeline;
+use super::settle_queue::SettleCall;
 use crate::connection::Deadline;
 use crate::error::Error;
-use crate::local::settle_queue::SettleCall;
 use crate::observe::observer::Event;
+use crate::pipeline::Pipeline;
 use crate::quota::settlement::Settlement;
 
 impl Pipeline {

@@ -1,4 +1,4 @@
-//! The result of a reservation: the decision, and the token if it was admitted.
+//! The result of a reservation whose charges the store holds: the decision, and the token if it was admitted.
 
 use std::time::Duration;
 
@@ -11,15 +11,16 @@ use crate::pipeline::request::Request;
 use crate::pipeline::{Pipeline, UnheldCharge};
 use crate::quota::reference::holds::NewHold;
 
-/// The result of [`Limiter::reserve`](crate::Limiter::reserve).
+/// The result of [`Limiter::reserve`](crate::Limiter::reserve): the store holds the charges until a process settles them by
+/// the token, or until they end. A [`Reservation`](crate::Reservation) is settled by the process that made it.
 #[must_use = "a reservation that is never settled stays charged until its hold ends"]
 #[derive(Clone, Debug)]
-pub struct Reserved {
+pub struct HeldReservation {
     decision: AllDecision,
     token: Option<Token>,
 }
 
-impl Reserved {
+impl HeldReservation {
     /// Returns whether all checks are admitted. If not, nothing was charged.
     #[must_use]
     pub const fn is_allowed(&self) -> bool {
@@ -48,7 +49,7 @@ pub(super) async fn reserve(
     pipeline: &Pipeline,
     requests: Vec<Request<'static>>,
     (id, ttl_ms, is_refunded): (Id, u64, bool),
-) -> Result<Reserved, Error> {
+) -> Result<HeldReservation, Error> {
     let hold = NewHold { id: id.text(), ttl_us: ttl_ms * 1_000, is_refunded };
     let (decision, requests) = pipeline.reserve(requests, &hold).await?;
     let is_allowed = decision.is_allowed();
@@ -66,7 +67,7 @@ pub(super) async fn reserve(
         if !is_peek && content.items.iter().any(|item| item.charge == Charge::HeldApart) {
             let _ = settling::settle_content(pipeline, &content, &vec![0; content.items.len()]).await;
         }
-        return Ok(Reserved { decision, token: None });
+        return Ok(HeldReservation { decision, token: None });
     }
     if is_unheld {
         let decided = requests.into_iter().zip(decision.each_alone()).enumerate();
@@ -79,7 +80,7 @@ pub(super) async fn reserve(
         };
         pipeline.unheld.insert(id.0, unheld.map(charge).collect(), Duration::from_millis(ttl_ms));
     }
-    Ok(Reserved { decision, token: Some(Token::new(content, &pipeline.secrets)) })
+    Ok(HeldReservation { decision, token: Some(Token::new(content, &pipeline.secrets)) })
 }
 
 /// Returns the part of a token about a check that was decided.

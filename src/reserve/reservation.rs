@@ -1,8 +1,10 @@
-//! Units taken before their final number is known.
+//! Reservations that the process that made them settles.
 
 use crate::decision::Decision;
 use crate::error::Error;
+use crate::key::as_key::AsKey;
 use crate::limiter::check::Check;
+use crate::limiter::gate::Gate;
 use crate::local::fallback::ReconcileStamp;
 use crate::pipeline::charged_units;
 
@@ -10,8 +12,8 @@ use crate::pipeline::charged_units;
 ///
 /// Dropped without a commit or a cancel, they stay charged.
 ///
-/// [`Limiter::reserve`](crate::Limiter::reserve) makes reservations that any process can settle, and that end by
-/// themselves.
+/// [`Limiter::reserve`](crate::Limiter::reserve) makes a [`HeldReservation`](crate::HeldReservation), which any process can
+/// settle, and which ends by itself.
 ///
 /// Units that this process admitted while Redis was unavailable ([`Source::Local`](crate::Source::Local)) are
 /// settled like all others: in this process until they are reconciled with Redis, then in Redis.
@@ -37,6 +39,23 @@ pub struct Reservation {
     decision: Decision,
     /// Set for units that the fallback admitted.
     stamp: Option<ReconcileStamp>,
+}
+
+/// # Reservations that this process settles
+impl Gate {
+    /// Takes `cost` units whose final number is known later: [`commit`](Reservation::commit) charges the
+    /// final number, [`cancel`](Reservation::cancel) returns all units.
+    ///
+    /// This form costs no more than a check, and only this process can settle it. For several gates in one step,
+    /// for a settle by another process or after a restart, or for units that return by themselves if no process
+    /// settles them, use [`Limiter::reserve`](crate::Limiter::reserve).
+    ///
+    /// # Errors
+    ///
+    /// As [`check_cost`](Self::check_cost).
+    pub async fn reserve(&self, key: impl AsKey, cost: u64) -> Result<Reservation, Error> {
+        self.key(key).cost(cost).reserve().await
+    }
 }
 
 impl Check {
