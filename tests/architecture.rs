@@ -290,7 +290,7 @@ fn licenses_and_guide_pages_of_crates_equal_their_originals() {
 }
 
 #[test]
-fn each_warning_code_has_one_entry_in_troubleshooting_md() {
+fn each_warning_code_has_one_entry_in_the_runbook() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let codes_in = |folders: &[PathBuf]| {
         let files = folders.iter().flat_map(|folder| sources(folder));
@@ -299,8 +299,8 @@ fn each_warning_code_has_one_entry_in_troubleshooting_md() {
         let codes = production.flat_map(|text| between(text, "RepeatedWarning::new(\"", "\")"));
         codes.map(str::to_owned).collect::<std::collections::BTreeSet<_>>()
     };
-    let page = fs::read_to_string(root.join("docs/operate/troubleshooting.md")).unwrap();
-    let entries = between(&page, "\n## `", "`\n").into_iter().map(str::to_owned).collect();
+    let page = fs::read_to_string(root.join("docs/operate/runbook.md")).unwrap();
+    let entries = between(&page, "\n### `", "`\n").into_iter().map(str::to_owned).collect();
     assert_eq!(codes_in(&crates()), entries);
     // The series of the core's codes exist from the start: Prometheus does not count a new one as an increase.
     let list = fs::read_to_string(root.join("src/observe/warning.rs")).unwrap();
