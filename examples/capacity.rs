@@ -1,4 +1,4 @@
-//! Measures the cost of decisions in Redis: the figures of docs/operate/capacity.md, on this machine or
+//! Measures the cost of decisions in Redis: the figures of docs/operate/deploy.md, on this machine or
 //! another server.
 //!
 //! ```text

@@ -19,8 +19,8 @@
 //! | `docs/operate/cli.md` | the commands of the program `tidegate` |
 //! | `docs/operate/redis-user.md` | the permissions that the Redis user needs |
 //! | `docs/operate/metrics.md` | metrics and tracing |
-//! | `docs/operate/memory.md` | the bytes of each key |
-//! | `docs/operate/troubleshooting.md` | the warnings, with cause and fix of each |
+//! | `docs/operate/deploy.md#bytes-per-key` | the bytes of each key |
+//! | `docs/operate/runbook.md#warnings` | the warnings, with cause and fix of each |
 //! | `docs/measurements/2026-11-adaptive.md` | adaptive limits compared with fixed limits |
 //! | `docs/reference/semantics.md` | the definition of each decision |
 //! | `docs/reference/faults.md` | the outcome of a check in each fault |
@@ -55,7 +55,7 @@ pub mod getting_started {}
 pub mod gates {}
 
 #[cfg_attr(feature = "cluster", doc = "[cluster.md]: crate::guide::cluster")]
-/// [memory.md]: crate::guide#other-pages
+/// [deploy.md]: crate::guide#other-pages
 #[doc = include_str!("../docs/guide/keys.md")]
 pub mod keys {}
 
@@ -70,7 +70,7 @@ pub mod inspecting {}
 /// [faults.md]: crate::guide#other-pages
 /// [chaos.md]: crate::guide#other-pages
 /// [closed-connections.md]: crate::guide#other-pages
-/// [troubleshooting.md]: crate::guide#other-pages
+/// [runbook.md]: crate::guide#other-pages
 #[cfg_attr(feature = "cluster", doc = "[cluster.md]: crate::guide::cluster")]
 #[doc = include_str!("../docs/guide/failures.md")]
 pub mod failures {}

@@ -3,6 +3,38 @@
 //!
 //! One message is in flight at a time. Acquires and releases made meanwhile travel in the next one: equal
 //! acquires at the front of the queue as one acquire of `n`, releases in the number of units kept.
+//!
+//! The states of a key (`busy`):
+//!
+//! ```text
+//!     plan: the front of the queue may ask, or a report is due
+//!   +-----------------------------------------------------------> Flight
+//!   |                                                               |
+//!   No <------------------------------------------------------------+
+//!   | ^    answered: landed, or failed; abandon: the driver ended
+//!   | |
+//!   | +--------- end_turn: the group drops its turn -------------+
+//!   |                                                            |
+//!   +------------> Lent, nothing sent ----- begin_turn -----> Lent, sent
+//!     grant_turn:           ^                                    |
+//!     a group waits         +----------- turn_answered ----------+
+//! ```
+//!
+//! A group also drops its turn before it has sent anything. A turn that ends while its message has no reply, an
+//! abandoned message, and a failed one that may have run leave `counted` in doubt: the key reports its units again.
+//!
+//! The states of a caller:
+//!
+//! ```text
+//!              denied, and may wait longer
+//!            +-----------------------------+
+//!            v                             |
+//!   -----> queue ---- plan_acquires ---> flight ---- hand_out ----> admitted: the process holds its units
+//!            |                             |
+//!            +--- expire --+-- deny, fail -+
+//!                          v
+//!           denied, or decided by its failure policy
+//! ```
 
 use std::collections::VecDeque;
 use std::mem;

@@ -40,7 +40,7 @@ pub struct Warning {
 }
 
 impl Warning {
-    /// Returns the code: stable, for alerts. `docs/operate/troubleshooting.md` has an entry for each.
+    /// Returns the code: stable, for alerts. `docs/operate/runbook.md#warnings` has an entry for each.
     #[must_use]
     pub const fn code(&self) -> &'static str {
         self.code

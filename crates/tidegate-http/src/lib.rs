@@ -161,13 +161,13 @@ pub mod guide {
 
     /// [request-keys.md]: crate::guide::request_keys
     /// [semantics.md#the-limit-that-binds]: tidegate::guide#other-pages
-    /// [troubleshooting.md]: tidegate::guide#other-pages
+    /// [runbook.md]: tidegate::guide#other-pages
     #[doc = include_str!("../docs/http.md")]
     pub mod http {}
 
     /// [spoofing.md]: tidegate::guide#other-pages
     /// [http.md]: crate::guide::http
-    /// [troubleshooting.md]: tidegate::guide#other-pages
+    /// [runbook.md]: tidegate::guide#other-pages
     #[doc = include_str!("../docs/request-keys.md")]
     pub mod request_keys {}
 

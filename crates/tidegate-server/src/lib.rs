@@ -2,7 +2,7 @@
 // The first definition of a label applies: here, links of the README lead to items.
 //! [tidegate]: tidegate
 //! [serve.md]: crate::Server
-//! [admin.md]: crate::Admin
+//! [console.md]: crate::Admin
 #![doc = include_str!("../README.md")]
 //! # Layout
 //!

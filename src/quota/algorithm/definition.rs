@@ -32,8 +32,8 @@
 //! - In tests, which fail without it: its digests, quotas and invalid texts in `tests/scripts.rs`, and its
 //!   properties in `tests/behaviour/algorithms.rs`.
 //! - Where nothing fails without it: `quotas` in `tests/support/src/fixture.rs`, with which most tests run; its
-//!   bound in `src/local/lease/lease_options.rs` and `docs/guide/leases.md`; its size in `docs/operate/memory.md`,
-//!   `docs/operate/capacity.md` and `benches/src/bytes.rs`; its texts in `docs/guide/inspecting.md`.
+//!   bound in `src/local/lease/lease_options.rs` and `docs/guide/leases.md`; its size in `docs/operate/deploy.md`
+//!   and `benches/src/bytes.rs`; its texts in `docs/guide/inspecting.md`.
 //!
 //! An algorithm that wraps another, as the leaky bucket does, follows it in `algorithms!` and in the files of
 //! `scripts!`.

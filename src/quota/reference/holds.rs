@@ -5,6 +5,21 @@
 //! process refunds the units that were not used, or charges additional ones. A hold that is not settled ends:
 //! its units stay charged, or are refunded as charged at its time.
 //!
+//! ```text
+//!                          settle: refunds unused units, or charges additional ones
+//!   reserve ---> keep ----------------------------------------------------------> Settled
+//!           or   back
+//!                 |  a ttl after the charge: `keep` stays charged, `back` is refunded
+//!                 v        settle: charges the units that are not charged
+//!                late ----------------------------------------------------------> Late
+//!                 |  another ttl later
+//!                 v        settle: changes nothing
+//!              no hold ---------------------------------------------------------> Nothing
+//! ```
+//!
+//! A settled hold is gone, so each further settle gets `Nothing`. A hold that no call finds until both times have passed
+//! ends without having been `late`.
+//!
 //! ```
 //! use tidegate::reference::Record;
 //! use tidegate::reference::holds::{Call, Holds, NewHold, Part};
@@ -159,7 +174,6 @@ impl Holds {
         self.insert(hold, ends_us);
     }
 
-    /// Ends a hold whose end has come.
     /// Returns the end of a hold, if there is one. Ends it if its end has come.
     fn live_until(&mut self, member: String, quota: &Quota, record: &mut Record, now: u64) -> Option<u64> {
         let ends_us = *self.ends.get(&member)?;

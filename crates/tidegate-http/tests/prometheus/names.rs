@@ -7,7 +7,7 @@ use tidegate::metrics::names::{ALL, Metric, MetricKind, Unit};
 const DASHBOARD: &str = include_str!("../../../../docs/operate/dashboard.json");
 const ALERTS: &str = include_str!("../../../../docs/operate/alerts.yml");
 const RUNBOOK: &str = include_str!("../../../../docs/operate/runbook.md");
-const CAPACITY: &str = include_str!("../../../../docs/operate/capacity.md");
+const DEPLOY: &str = include_str!("../../../../docs/operate/deploy.md");
 const METRICS: &str = include_str!("../../../../docs/operate/metrics.md");
 
 const PREFIX: &str = "tidegate_";
@@ -37,7 +37,7 @@ fn each_metric_name_in_the_documents_exists() {
         ("docs/operate/dashboard.json", DASHBOARD),
         ("docs/operate/alerts.yml", ALERTS),
         ("docs/operate/runbook.md", RUNBOOK),
-        ("docs/operate/capacity.md", CAPACITY),
+        ("docs/operate/deploy.md", DEPLOY),
         ("docs/operate/metrics.md", METRICS),
     ] {
         for word in metric_names(text) {

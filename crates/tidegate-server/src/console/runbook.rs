@@ -14,10 +14,10 @@ pub(super) struct Section {
     pub(super) html: String,
 }
 
-/// Returns the sections, in their order.
+/// Returns the sections of alerts, in their order. The page also explains the warnings of processes.
 pub(super) fn sections() -> &'static [Section] {
     static SECTIONS: LazyLock<Vec<Section>> = LazyLock::new(|| {
-        let sections = TEXT.split("\n## ").skip(1);
+        let sections = TEXT.split("\n## ").filter(|section| section.starts_with("Tidegate"));
         sections
             .filter_map(|section| section.split_once('\n'))
             .map(|(alert, text)| Section { alert, html: html(text) })

@@ -11,7 +11,7 @@ use super::fixture::ANY;
 
 #[test]
 fn example_of_the_documentation_is_no_valid_file() {
-    let page = include_str!("../../../../docs/operate/admin.md");
+    let page = include_str!("../../../../docs/operate/console.md");
     let (_, example) = page.split_once("```text\n").unwrap();
     let (example, _) = example.split_once("```").unwrap();
     let mut lines = example.lines().filter(|line| !line.starts_with('#')).peekable();

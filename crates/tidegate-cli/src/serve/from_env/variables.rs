@@ -50,7 +50,7 @@ const BATCHED: Treatment = Warned("calls are always batched");
 const NO_STATSD: Treatment =
     Warned("no metrics are sent to statsd, also by default; set --admin-addr for those of Prometheus");
 const NO_DEBUG_PORT: Treatment =
-    Warned("the admin port has /metrics and /config: set --admin-addr (docs/operate/admin.md)");
+    Warned("the admin port has /metrics and /config: set --admin-addr (docs/operate/console.md)");
 const HTTP: &[&str] = &["http_addr"];
 const GRPC: &[&str] = &["grpc_addr"];
 const REDIS: &[&str] = &["redis", "sentinel", "cluster"];
@@ -211,7 +211,7 @@ pub(crate) const VARIABLES: &[Variable] = &[
         "USE_PROMETHEUS",
         "false",
         Warned(
-            "/metrics of the admin port has metrics with other names: set --admin-addr (docs/operate/admin.md)",
+            "/metrics of the admin port has metrics with other names: set --admin-addr (docs/operate/console.md)",
         ),
     ),
     variable("PROMETHEUS_ADDR", "", PROMETHEUS),
