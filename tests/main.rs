@@ -21,7 +21,6 @@ mod cluster;
 mod connecting;
 mod corrupt_numbers;
 mod defined_gates;
-mod demo;
 mod deny_cache;
 mod deny_cache_exact;
 mod eviction;

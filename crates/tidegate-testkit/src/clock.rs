@@ -1,7 +1,7 @@
 use std::{
-    fs::{self, File},
+    fs::File,
     os::unix::fs::FileExt,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Mutex, PoisonError},
 };
 
@@ -18,22 +18,9 @@ pub(crate) struct Clock {
 /// clock: where that is stopped in the past, the thread never sleeps and takes a processor.
 pub(crate) const OPTIONS: [&str; 6] = ["--save", "", "--appendonly", "no", "--jemalloc-bg-thread", "no"];
 
-/// The length of the file: two numbers, the offset and the time at which the clock is stopped.
-const LENGTH: usize = 16;
-
 /// Returns the library that `build.rs` builds.
 pub(crate) fn library() -> Result<&'static Path, Error> {
     option_env!("CLOCK_LIBRARY").map(Path::new).ok_or(Error::NoClock)
-}
-
-/// Creates a folder with the library and its file, so that a container needs only one mount.
-pub(crate) fn folder(run: &str, name: u64) -> Result<PathBuf, Error> {
-    let folder = std::env::temp_dir().join(format!("tidegate-{run}-{name:x}"));
-    let failed = |error| Error::io(&folder, error);
-    fs::create_dir(&folder).map_err(failed)?;
-    fs::copy(library()?, folder.join("clock.so")).map_err(failed)?;
-    fs::write(folder.join("clock"), [0; LENGTH]).map_err(failed)?;
-    Ok(folder)
 }
 
 impl Clock {

@@ -1,8 +1,8 @@
 use std::{
-    fmt,
+    fmt, fs,
     hash::{BuildHasher, Hasher, RandomState},
     net::{SocketAddr, TcpStream},
-    path::Path,
+    path::{Path, PathBuf},
     thread,
     time::Duration,
 };
@@ -26,6 +26,9 @@ use crate::{
 const ENGINE_TIMEOUT: Duration = Duration::from_secs(3);
 const DIRECT_TIMEOUT: Duration = Duration::from_millis(500);
 const START_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The length of the file of a clock: two numbers, the offset and the time at which the clock is stopped.
+const CLOCK_LENGTH: usize = 16;
 
 /// A Redis in a container.
 pub(crate) struct Container {
@@ -55,7 +58,7 @@ impl Container {
         let run = environment::run();
         let random = RandomState::new().build_hasher().finish();
         let name = format!("tidegate-{run}-{random:x}");
-        let folder = if with_clock { Some(clock::folder(&run, random)?) } else { None };
+        let folder = if with_clock { Some(clock_folder(&run, random)?) } else { None };
         let lifeline = lifeline(&name, folder.as_deref());
         let defaults = [&["redis-server", "--protected-mode", "no"], &OPTIONS[..]].concat();
         let failed = |error: testcontainers::TestcontainersError| Error::Container {
@@ -123,6 +126,16 @@ impl fmt::Debug for Container {
             .field("image", &self.image)
             .finish_non_exhaustive()
     }
+}
+
+/// Creates a folder with the library of a clock and its file, so that a container needs only one mount.
+fn clock_folder(run: &str, name: u64) -> Result<PathBuf, Error> {
+    let folder = std::env::temp_dir().join(format!("tidegate-{run}-{name:x}"));
+    let failed = |error| Error::io(&folder, error);
+    fs::create_dir(&folder).map_err(failed)?;
+    fs::copy(clock::library()?, folder.join("clock.so")).map_err(failed)?;
+    fs::write(folder.join("clock"), [0; CLOCK_LENGTH]).map_err(failed)?;
+    Ok(folder)
 }
 
 /// Returns the container's own address if it is reachable, as on Linux: the engine's proxy for published

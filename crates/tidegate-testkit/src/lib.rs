@@ -1,6 +1,6 @@
 //! Provides a real Redis (and a [`Prometheus`], an [`Nginx`], an [`Envoy`] or a [`Chromium`]) for the tests, demo and benches of tidegate: a container if a
 //! Docker engine answers, else a plain `redis-server` process, else an [`Error`] with the missing part of
-//! each. It has no in-memory substitute and skips no test.
+//! each. It has no in-memory substitute and skips no test. Without the feature `container`, it is always a process.
 //!
 //! ```
 //! let server = tidegate_testkit::shared();
@@ -27,8 +27,10 @@ mod chromium;
 mod client;
 mod clock;
 mod cluster;
+#[cfg(feature = "container")]
 mod container;
 mod daemon;
+#[cfg_attr(not(feature = "container"), expect(dead_code, reason = "what only containers read"))]
 mod environment;
 mod envoy;
 mod error;

@@ -5,13 +5,11 @@ use std::{
     path::Path,
 };
 
+use crate::{Error, client, clock::Clock, environment, paused::Paused, process::Process};
+#[cfg(feature = "container")]
 use crate::{
-    Error, client,
-    clock::Clock,
     container::{self, Container},
-    environment::{self, Kind},
-    paused::Paused,
-    process::Process,
+    environment::Kind,
 };
 
 /// A Redis server. Dropping this value stops the server if this value started it.
@@ -24,6 +22,7 @@ pub struct Server {
 
 #[derive(Debug)]
 enum Running {
+    #[cfg(feature = "container")]
     Container(Box<Container>),
     Process(Process),
     /// Started by another party.
@@ -56,7 +55,11 @@ impl Server {
     ///
     /// As for [`start`](Self::start).
     pub fn start_with(options: &[&str]) -> Result<Self, Error> {
-        Self::either(|| Container::start(options), || Process::start(options))
+        Self::reported(Self::choose(
+            #[cfg(feature = "container")]
+            || Container::start(options),
+            || Process::start(options),
+        )?)
     }
 
     /// Starts a container or a process whose clock [`shift_clock`](Self::shift_clock) and
@@ -66,20 +69,26 @@ impl Server {
     ///
     /// If neither kind is available, or if this system has no means to shift a clock.
     pub fn with_shiftable_clock() -> Result<Self, Error> {
-        Self::either(Container::start_with_clock, Process::start_with_clock)
+        Self::reported(Self::choose(
+            #[cfg(feature = "container")]
+            Container::start_with_clock,
+            Process::start_with_clock,
+        )?)
     }
 
-    fn either(
-        container: impl Fn() -> Result<Container, Error>,
-        process: impl Fn() -> Result<Process, Error>,
-    ) -> Result<Self, Error> {
-        let server = Self::choose(container, process)?;
+    fn reported(server: Self) -> Result<Self, Error> {
         if let Some(file) = environment::report() {
             report(&file, &server).map_err(|error| Error::io(file, error))?;
         }
         Ok(server)
     }
 
+    #[cfg(not(feature = "container"))]
+    fn choose(process: impl Fn() -> Result<Process, Error>) -> Result<Self, Error> {
+        Self::of_process(process()?)
+    }
+
+    #[cfg(feature = "container")]
     fn choose(
         container: impl Fn() -> Result<Container, Error>,
         process: impl Fn() -> Result<Process, Error>,
@@ -143,6 +152,7 @@ impl Server {
         Self::of_process(Process::start_program(program, options)?)
     }
 
+    #[cfg(feature = "container")]
     fn of_container(container: Container) -> Result<Self, Error> {
         let url = format!("redis://{}:{}", container.host, container.port);
         let kind = format!("container {}", container.image);
@@ -187,6 +197,7 @@ impl Server {
     /// If there is no redis-cli, or if it fails. An error reply of the server is output: `(error) ERR …`.
     pub fn cli(&self, arguments: &[&str]) -> Result<String, Error> {
         let output = match &self.running {
+            #[cfg(feature = "container")]
             Running::Container(container) if !environment::on_path("redis-cli") => {
                 container.run(&[&["redis-cli", "--no-raw"], arguments].concat())?
             }
@@ -274,6 +285,7 @@ impl Server {
 
     fn clock(&self) -> Option<&Clock> {
         match &self.running {
+            #[cfg(feature = "container")]
             Running::Container(container) => container.clock.as_ref(),
             Running::Process(process) => process.clock.as_ref(),
             Running::Elsewhere => None,

@@ -5,13 +5,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 
 fn demo() -> Command {
-    let test = std::env::current_exe().unwrap();
-    let demo = test.parent().and_then(|deps| deps.parent()).unwrap().join("examples/demo");
-    assert!(
-        demo.exists(),
-        "the demo is not built: run `cargo build --examples` (`cargo test --test` does not build examples)"
-    );
-    let mut command = Command::new(demo);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_demo"));
     command.env_remove("TIDEGATE_REDIS_URL").stdin(Stdio::null());
     command
 }

@@ -34,8 +34,7 @@ pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// Instances of a service share limits through one Redis. Prints how many checks each algorithm admits, how
 /// many its definition permits, and how long a decision takes.
 ///
-/// Uses the Redis at TIDEGATE_REDIS_URL if set. Otherwise starts a container if a Docker engine replies, else
-/// a redis-server process, which ends with the demo.
+/// Uses the Redis at TIDEGATE_REDIS_URL if set. Otherwise starts a redis-server process, which ends with the demo.
 #[derive(Debug, Parser)]
 #[command(
     bin_name = "scripts/demo",
@@ -89,7 +88,7 @@ async fn run(options: &Options) -> Result<bool, Failure> {
     };
     let server = Server::given_or_start()?;
     // A random namespace, so that several demos can use the same Redis.
-    let namespace = format!("demo-{:08x}", rand::random::<u32>());
+    let namespace = format!("demo-{:08x}", fastrand::u32(..));
     let limiter = instance::connect(server.url(), &namespace).await?;
     let mut fleet = Fleet::start(options.instances as usize, server.url(), &namespace).await?;
 
