@@ -1,11 +1,11 @@
-//! Access for operators: overrides, the store, and the format of keys. Writes no state of keys.
+//! Access for operators: overrides, the store, and the format of keys.
 
 use super::components::Pipeline;
 use crate::error::Error;
 use crate::key::Keyspace;
 use crate::local::overrides::{Override, Overrides};
 #[cfg(feature = "admin")]
-use crate::store::Store;
+use crate::store::{Store, Target, Write};
 
 impl Pipeline {
     /// Returns the overrides, to write one for this gate.
@@ -28,6 +28,15 @@ impl Pipeline {
     #[cfg(feature = "admin")]
     pub(crate) async fn read_overrides(&self) -> Result<(), Error> {
         self.overrides.read().await
+    }
+
+    /// Writes to the state of this target with the deadline of operators, also while the circuit is open. Then forgets
+    /// the key's cached denials.
+    #[cfg(feature = "admin")]
+    pub(crate) async fn write_for_operator(&self, target: &Target, write: Write) -> Result<(), Error> {
+        self.ensure_open()?;
+        let _forget = self.forget_on_drop(target);
+        self.store.write(target, write, self.operator_deadline()).await.map(drop)
     }
 
     #[cfg(feature = "admin")]

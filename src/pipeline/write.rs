@@ -100,12 +100,12 @@ impl Pipeline {
     }
 
     /// Returns a guard that removes the key's cached denials, also if the caller drops its future.
-    pub(super) fn forget_on_drop<'a>(&'a self, target: &'a Target) -> ForgetOnDrop<'a> {
+    pub(crate) fn forget_on_drop<'a>(&'a self, target: &'a Target) -> ForgetOnDrop<'a> {
         ForgetOnDrop(self.deny_cache.as_ref(), target)
     }
 }
 
-pub(super) struct ForgetOnDrop<'a>(Option<&'a DenyCache>, &'a Target);
+pub(crate) struct ForgetOnDrop<'a>(Option<&'a DenyCache>, &'a Target);
 
 impl Drop for ForgetOnDrop<'_> {
     fn drop(&mut self) {
