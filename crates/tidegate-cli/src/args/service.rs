@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use http::HeaderName;
+use tidegate_rules::ChargedDenials;
 
 use crate::units;
 
@@ -76,13 +77,9 @@ pub(crate) struct Decisions {
     /// What a request charges if one of its rules denies it, in documents without `charge`
     #[arg(long, value_name = "CHARGE", default_value = "all")]
     pub(crate) charge: Charge,
-    /// Charge denied requests to the fixed windows that deny them, as envoyproxy/ratelimit does: a second call to Redis for
-    /// each denial
-    #[arg(long)]
-    pub(crate) charge_denied: bool,
-    /// With --charge-denied, charge no denials that this process has cached, as with LOCAL_CACHE_SIZE_IN_BYTES there
-    #[arg(long)]
-    pub(crate) charge_denied_except_cached: bool,
+    /// Which denied requests are charged to the fixed windows that deny them, in a second call to Redis
+    #[arg(long, value_name = "DENIALS", default_value = "none")]
+    pub(crate) charge_denied: ChargeDenied,
     /// Admit descriptors with 0 hits at exactly their limit, as envoyproxy/ratelimit does
     #[arg(long)]
     pub(crate) peeks_pass_at_limit: bool,
@@ -203,6 +200,27 @@ pub(crate) enum Charge {
     All,
     /// Each rule that admits, even if another one denies
     Each,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ChargeDenied {
+    /// None
+    None,
+    /// All that Redis decided, not those that this process has cached: as envoyproxy/ratelimit with
+    /// LOCAL_CACHE_SIZE_IN_BYTES
+    Uncached,
+    /// All, as envoyproxy/ratelimit
+    All,
+}
+
+impl From<ChargeDenied> for ChargedDenials {
+    fn from(charge_denied: ChargeDenied) -> Self {
+        match charge_denied {
+            ChargeDenied::None => Self::None,
+            ChargeDenied::Uncached => Self::Uncached,
+            ChargeDenied::All => Self::All,
+        }
+    }
 }
 
 /// Parses an address such as `127.0.0.1:8080` or `[::1]:8080`.

@@ -86,14 +86,7 @@ pub(crate) fn warnings(serve: &Serve, origin: &dyn Fn(&str) -> Origin) -> Vec<St
     let of_headers = of_headers.map(|names| {
         format!("settings without effect: {names}; they name the headers of `headers: ratelimit`: add it")
     });
-    let of_charges =
-        (!serve.decisions.charge_denied).then(|| set(&["charge_denied_except_cached"])).flatten();
-    let of_charges = of_charges.map(|names| {
-        format!(
-            "settings without effect: {names}; it leaves out charges of `charge_denied`: add that setting"
-        )
-    });
-    in_demo.into_iter().chain(of_headers).chain(of_charges).collect()
+    in_demo.into_iter().chain(of_headers).collect()
 }
 
 fn is_chosen(origin: &Origin) -> bool {
