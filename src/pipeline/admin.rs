@@ -30,13 +30,16 @@ impl Pipeline {
         self.overrides.read().await
     }
 
-    /// Writes to the state of this target with the deadline of operators, also while the circuit is open. Then forgets
-    /// the key's cached denials.
+    /// Writes to each of these states with the deadline of operators, also while the circuit is open. Then forgets their
+    /// cached denials.
     #[cfg(feature = "admin")]
-    pub(crate) async fn write_for_operator(&self, target: &Target, write: Write) -> Result<(), Error> {
+    pub(crate) async fn write_for_operator(&self, states: &[Target], write: Write) -> Result<(), Error> {
         self.ensure_open()?;
-        let _forget = self.forget_on_drop(target);
-        self.store.write(target, write, self.operator_deadline()).await.map(drop)
+        for state in states {
+            let _forget = self.forget_on_drop(state);
+            self.store.write(state, write, self.operator_deadline()).await?;
+        }
+        Ok(())
     }
 
     #[cfg(feature = "admin")]

@@ -79,8 +79,7 @@ impl Changes {
     /// If the change is wrong or probably a mistake, if the search takes longer than its bound, or if Redis failed.
     pub async fn check(&self, change: Change) -> Result<CheckedChange, Refusal> {
         self.ensure_possible(&change)?;
-        let checked = self.bounded(self.find_affected(change)).await;
-        checked.unwrap_or_else(|why| Err(Refusal::Unsearched(why)))
+        self.bounded(self.find_affected(change)).await.map_err(Refusal::Unsearched)?
     }
 
     /// Awaits a search. If it does not end within its bound, or before searches end, returns why.
@@ -88,11 +87,9 @@ impl Changes {
         let mut ended = self.has_ended.subscribe();
         let search = pin!(timeout(self.max_search, search));
         match select(search, pin!(ended.wait_for(|has_ended| *has_ended))).await {
-            Either::Left((Ok(found), _)) => Ok(found),
-            Either::Left((Err(_), _)) => {
-                let bound = exact(self.max_search);
-                Err(format!("the database has too many keys to search them within {bound}"))
-            }
+            Either::Left((found, _)) => found.map_err(|_| {
+                format!("the database has too many keys to search them within {}", exact(self.max_search))
+            }),
             Either::Right(_) => Err("the program was told to end".to_owned()),
         }
     }

@@ -74,7 +74,7 @@ impl Changes {
         let mut effect = Effect::changed(format!("blocked for {}", exact(lasts)));
         let for_us = u64::try_from(lasts.as_micros()).unwrap_or(u64::MAX).min(MAX_DEBT);
         let own = self.own_states(&gate.name, [gate.quota, quota], key).await?;
-        self.write_each(&own, Write::Block { for_us }).await?;
+        self.limiter.pipeline.write_for_operator(&own, Write::Block { for_us }).await?;
         effect.redis_keys.extend(own.into_iter().map(|target| target.redis_key));
         let is_written = !effect.redis_keys.is_empty();
         let Some((inspector, states)) = self.other_states(gate, key, states, &mut effect).await else {
@@ -110,7 +110,7 @@ impl Changes {
                 });
             }
         }
-        self.write_each(&own, Write::Block { for_us: 0 }).await?;
+        self.limiter.pipeline.write_for_operator(&own, Write::Block { for_us: 0 }).await?;
         let Some((inspector, states)) = self.other_states(gate, key, states, &mut effect).await else {
             // In memory, nothing tells whether the key was blocked.
             return Ok(Effect::changed("no longer blocked"));
@@ -146,7 +146,7 @@ impl Changes {
         let own = self.own_states(&gate.name, [gate.quota], key).await?;
         let own_names = self.names(&own);
         match &self.inspector {
-            None => self.write_each(&own, Write::Reset).await?,
+            None => self.limiter.pipeline.write_for_operator(&own, Write::Reset).await?,
             Some(inspector) => {
                 let _forget =
                     own.iter().map(|state| self.limiter.pipeline.forget_on_drop(state)).collect::<Vec<_>>();
@@ -209,15 +209,10 @@ impl Changes {
         key: &GivenKey,
     ) -> Result<Vec<Target>, Error> {
         let (mut own, mut quotas) = (Vec::new(), quotas.into_iter().flatten().collect::<Vec<_>>());
-        let (GivenKey::Plain(plain), Some(first)) = (key, quotas.first().copied()) else { return Ok(own) };
+        let (GivenKey::Plain(plain), false) = (key, quotas.is_empty()) else { return Ok(own) };
         let overrides = self.overrides_of(key).await?.into_iter();
         quotas.extend(overrides.filter_map(|entry| match entry {
-            // Services ignore an override of the other kind.
-            Override::Quota { gate: of, quota, .. }
-                if of == gate && quota.is_in_flight() == first.is_in_flight() =>
-            {
-                Some(quota)
-            }
+            Override::Quota { gate: of, quota, .. } if of == gate => Some(quota),
             _ => None,
         }));
         for quota in quotas {
@@ -227,13 +222,6 @@ impl Changes {
             }
         }
         Ok(own)
-    }
-
-    async fn write_each(&self, states: &[Target], write: Write) -> Result<(), Error> {
-        for state in states {
-            self.limiter.pipeline.write_for_operator(state, write).await?;
-        }
-        Ok(())
     }
 
     fn names(&self, states: &[Target]) -> Vec<Name> {

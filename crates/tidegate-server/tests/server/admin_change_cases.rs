@@ -45,7 +45,7 @@ async fn end_of_the_server_waits_for_the_audit_entry_of_a_change_whose_client_ha
     redis.cli(&["CLIENT", "UNPAUSE"]).unwrap();
     assert!(!stopping.await.unwrap(), "the drain time has ended");
     let results: Vec<String> = seen.lock().unwrap().iter().map(|entry| entry.record.result.clone()).collect();
-    assert_eq!(results, ["blocked for 1h; other forms were not searched: the program was told to end"]);
+    assert!(results.len() == 1 && results[0].starts_with("blocked for 1h"), "{results:?}");
     let log = redis.cli(&["XRANGE", &format!("{namespace}:1:audit"), "-", "+"]).unwrap();
     assert!(log.contains("blocked for 1h"), "{log}");
 }
