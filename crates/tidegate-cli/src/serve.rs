@@ -172,7 +172,7 @@ fn server(serve: &Serve, rules: ReloadingRules) -> Server {
     let mut service = RateLimitService::new(rules)
         .headers(serve.headers.into())
         .shadow(decisions.shadow)
-        .charge_denied(decisions.charge_denied.into())
+        .charge_denied(decisions.charge_denied)
         .peeks_pass_at_limit(decisions.peeks_pass_at_limit)
         .request_metadata(decisions.request_metadata)
         .denied_body(&*serve.denied_body);

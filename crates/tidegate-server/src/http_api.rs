@@ -129,7 +129,7 @@ async fn respond(api: &HttpState, body: Body) -> Result<(StatusCode, Vec<u8>), (
     let request = json::parse(&body).map_err(|error| bad(format!("the body is not a request: {error}")))?;
     let response = api.service.decide(&request).await.map_err(|error| match error {
         ServiceError::Invalid(text) => bad(text),
-        ServiceError::Limiter(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+        error => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
     })?;
     let status = match response.overall_code() {
         Code::Ok => StatusCode::OK,
