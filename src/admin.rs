@@ -68,10 +68,9 @@ pub use self::usage::{CountedDenials, Found, KeyStates, Usage};
 use crate::connection::{CallTarget, Connection};
 use crate::error::Error;
 use crate::key::HashTag;
-use crate::key::keyed_hash::KeyedHash;
 use crate::limiter::Limiter;
 use crate::pipeline::Pipeline;
-use crate::quota::algorithm::{MAX_DEBT, Storage};
+use crate::quota::algorithm::Storage;
 use crate::script;
 use crate::store::{Group, GroupItem, Target, Write};
 
@@ -257,21 +256,18 @@ impl Inspector {
         Ok(removed)
     }
 
-    /// Denies every check of a key for `duration`, in whole µs, at most 2^49 µs (17.8 years). Zero lifts the
-    /// block, and removes the [counted denials](Self::denials). The usage stays.
+    /// Denies every check of a key for `for_us`, at most 2^49 µs (17.8 years). Zero lifts the block, and removes the
+    /// [counted denials](Self::denials). The usage stays.
     ///
     /// # Errors
     ///
     /// - [`Error::is_corrupt_state`] if tidegate did not write the content of the key.
     /// - [`Error::is_unavailable`] if Redis did not answer. Lifting a block is sent at most once.
-    async fn block(&self, found: &Found, duration: Duration) -> Result<(), Error> {
+    async fn block(&self, found: &Found, for_us: u64) -> Result<(), Error> {
         let Name { gate, redis_key, hash_tag, .. } = &found.name;
         let gate = Arc::new(self.0.pipeline.gate_info(gate, found.quota()?)?);
-        let (redis_key, hash_tag) = (redis_key.clone(), *hash_tag);
-        let target = Target { gate, redis_key, keyed_hash: KeyedHash(0), hash_tag };
-        let for_us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX).min(MAX_DEBT);
-        let deadline = self.0.call_target(hash_tag).deadline;
-        self.0.pipeline.store().write(&target, Write::Block { for_us }, deadline).await.map(drop)
+        let target = Target::of_redis_key(&gate, redis_key.clone(), *hash_tag);
+        self.0.pipeline.write_for_operator(&[target], Write::Block { for_us }).await
     }
 
     /// Reads the operators' overrides into the limiter, which then applies them without a delay.
@@ -334,8 +330,7 @@ impl Inspector {
         let quota = shape.quota(1)?;
         let gate = Arc::new(self.0.pipeline.gate_info(&first.gate, quota)?);
         let peek = |name: &&Name| {
-            let (gate, redis_key) = (gate.clone(), name.redis_key.clone());
-            let target = Target { gate, redis_key, keyed_hash: KeyedHash(0), hash_tag };
+            let target = Target::of_redis_key(&gate, name.redis_key.clone(), hash_tag);
             Group { items: SmallVec::from_buf([GroupItem::new(target, 1)]), n: 0 }
         };
         let groups: Vec<Group> = names.iter().map(peek).collect();

@@ -9,6 +9,18 @@ use crate::local::deny_cache::DenyCache;
 use crate::store::{Target, Write, Written};
 
 impl Pipeline {
+    /// Writes to each of these states with the deadline of operators, also while the circuit is open. Then forgets their
+    /// cached denials.
+    #[cfg(feature = "admin")]
+    pub(crate) async fn write_for_operator(&self, states: &[Target], write: Write) -> Result<(), Error> {
+        self.ensure_open()?;
+        for state in states {
+            let _forget = self.forget_on_drop(state);
+            self.store.write(state, write, self.operator_deadline()).await?;
+        }
+        Ok(())
+    }
+
     /// Writes to the state that decides the key.
     pub(crate) async fn write_effective(
         &self,
@@ -98,12 +110,12 @@ impl Pipeline {
     }
 
     /// Returns a guard that removes the key's cached denials, also if the caller drops its future.
-    pub(super) fn forget_on_drop<'a>(&'a self, target: &'a Target) -> ForgetOnDrop<'a> {
+    pub(crate) fn forget_on_drop<'a>(&'a self, target: &'a Target) -> ForgetOnDrop<'a> {
         ForgetOnDrop(self.deny_cache.as_ref(), target)
     }
 }
 
-pub(super) struct ForgetOnDrop<'a>(Option<&'a DenyCache>, &'a Target);
+pub(crate) struct ForgetOnDrop<'a>(Option<&'a DenyCache>, &'a Target);
 
 impl Drop for ForgetOnDrop<'_> {
     fn drop(&mut self) {

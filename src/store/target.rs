@@ -66,7 +66,7 @@ impl Target {
         Self::of_redis_key(gate, gate.prefix.key_of_encoded(encoded, hash_tag), hash_tag)
     }
 
-    fn of_redis_key(gate: &Arc<GateInfo>, redis_key: String, hash_tag: HashTag) -> Self {
+    pub(crate) fn of_redis_key(gate: &Arc<GateInfo>, redis_key: String, hash_tag: HashTag) -> Self {
         Self { keyed_hash: gate.keyed_hasher.of(&redis_key), redis_key, hash_tag, gate: gate.clone() }
     }
 

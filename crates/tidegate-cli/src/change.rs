@@ -96,7 +96,7 @@ fn refused(refusal: Refusal) -> Failure {
         Refusal::NoEffect(_) => Failure::NoEffect(format!("{refusal}\nto change it anyway, add --force")),
         Refusal::NeedsQuota(_) => Failure::usage(format!("{refusal}: {HOW_TO_SPECIFY}")),
         Refusal::Impossible(_) => Failure::usage(refusal.to_string()),
-        Refusal::TooManyKeys(_) => Failure::NoEffect(format!("{refusal}: increase --max-search")),
+        Refusal::Unsearched(_) => Failure::NoEffect(format!("{refusal}: increase --max-search")),
     }
 }
 

@@ -29,8 +29,9 @@ impl Redis {
 
     /// Returns a builder for the Redis server of the arguments, with the defaults of a service.
     pub(crate) fn builder(&self, json: bool) -> Result<Builder, Failure> {
-        let urls = self.urls(json);
+        let urls = self.given_urls();
         urls.iter().try_for_each(|url| self.ensure_valid(url))?;
+        self.warn_of_password(json);
         let first = urls.first().map_or(DEFAULT, RedisUrl::secret);
         let mut builder = Limiter::builder().namespace(&self.namespace);
         builder = match &self.sentinel {
@@ -101,8 +102,8 @@ impl Redis {
         )))
     }
 
-    /// Returns the URLs. Warns about a password in the arguments.
-    fn urls(&self, json: bool) -> Vec<RedisUrl> {
+    /// Warns about a password in the arguments.
+    fn warn_of_password(&self, json: bool) {
         if !self.urls_are_hidden && self.urls.iter().any(RedisUrl::may_have_password) {
             output::warn(
                 json,
@@ -112,7 +113,6 @@ impl Redis {
                 ),
             );
         }
-        self.given_urls()
     }
 
     /// Returns the password of the environment or of other settings. That of the environment is not for the server of an

@@ -37,16 +37,12 @@ impl RedisUrl {
         })
     }
 
-    /// Returns whether the URL contains a password, or text that may be one.
+    /// Returns whether the URL, which is valid, contains a password, or text that may be one.
     pub(crate) fn may_have_password(&self) -> bool {
-        let url = if self.is_of_redis() { self.0.clone() } else { format!("redis://{}", self.0) };
-        let options = url.find(['?', '#']).map_or("", |start| &url[start..]);
-        let is_shown = !RedactedUrl::new(&url).to_string().ends_with('…');
-        let has_password = |url: &str| match url.into_connection_info() {
-            Ok(info) => info.redis_settings().password().is_some(),
-            Err(_) => true,
-        };
-        !is_shown || options.contains("pass") || has_password(&url)
+        let options = self.0.find(['?', '#']).map_or("", |start| &self.0[start..]);
+        let info = self.0.as_str().into_connection_info();
+        let has_password = info.is_ok_and(|info| info.redis_settings().password().is_some());
+        has_password || options.contains("pass") || self.to_string().ends_with('…')
     }
 }
 
@@ -147,10 +143,10 @@ mod tests {
 
     #[test]
     fn password_is_recognized_in_each_part_of_a_url() {
-        for url in ["redis://h", "redis://ada@h:6379/0", "unix:///s?db=1", "rediss://h#insecure", "h:6379"] {
+        for url in ["redis://h", "redis://ada@h:6379/0", "unix:///s?db=1", "rediss://h#insecure"] {
             assert!(!RedisUrl::from(url).may_have_password(), "{url}");
         }
-        for url in ["redis://:x@h", "unix:///s?pass=x", "redis://:a/b@h", "redis://h?password=x", ":x@h"] {
+        for url in ["redis://:x@h", "unix:///s?pass=x", "redis://:a/b@h", "redis://h?password=x"] {
             assert!(RedisUrl::from(url).may_have_password(), "{url}");
         }
     }

@@ -173,7 +173,6 @@ fn server(serve: &Serve, rules: ReloadingRules) -> Server {
         .headers(serve.headers.into())
         .shadow(decisions.shadow)
         .charge_denied(decisions.charge_denied)
-        .charge_denied_except_cached(decisions.charge_denied_except_cached)
         .peeks_pass_at_limit(decisions.peeks_pass_at_limit)
         .request_metadata(decisions.request_metadata)
         .denied_body(&*serve.denied_body);

@@ -44,7 +44,7 @@ pub use self::decision::{RuleOutcome, RuleResult, RulesDecision};
 pub use self::descriptor::Descriptor;
 pub use self::explain::{Explanation, MatchedEntry};
 pub use self::limit::Limit;
-pub use self::limiter::{Mode, Plan, PlannedCheck, RulesGrant, RulesLimiter};
+pub use self::limiter::{ChargedDenials, Mode, Plan, PlannedCheck, RulesGrant, RulesLimiter};
 pub use self::load::{Loader, Rules};
 pub use self::reloading::{Need, Reload, ReloadingRules};
 pub use self::rule::Rule;

@@ -15,7 +15,7 @@ use tidegate::{Acquired, Error, Gate, Grant, Limiter, Permits, RepeatedWarning};
 
 pub use self::decide::RulesGrant;
 use self::gates::RuleGates;
-pub use self::mode::Mode;
+pub use self::mode::{ChargedDenials, Mode};
 pub use self::plan::{Plan, PlannedCheck};
 use super::decision::RulesDecision;
 use super::descriptor::Descriptor;

@@ -24,8 +24,8 @@ use crate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::{
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::readiness::Readiness;
 use crate::request_body::WholeMessage;
-use crate::server_error::ServiceError;
 use crate::service::RateLimitService;
+use crate::service_error::ServiceError;
 
 /// The names under which the health service knows this one: the server as a whole, the service of the protocol, and
 /// the name that Envoy's service uses.

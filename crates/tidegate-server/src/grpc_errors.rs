@@ -15,7 +15,7 @@ use tonic::server::NamedService;
 use tonic::{Code, Status};
 
 use crate::metrics::requests::GrpcRequests;
-use crate::server_error::ServiceError;
+use crate::service_error::ServiceError;
 
 /// The only method of the protocol.
 const METHOD: &str = "/ShouldRateLimit";

@@ -20,8 +20,8 @@ use crate::metrics::requests::HttpRequests;
 use crate::permits::PermitTable;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use crate::readiness::Readiness;
-use crate::server_error::ServiceError;
 use crate::service::RateLimitService;
+use crate::service_error::ServiceError;
 use crate::shortened::shortened;
 use crate::trace::{SpanHook, traced};
 use crate::v1::Problem;
@@ -140,7 +140,7 @@ async fn respond(api: &HttpState, body: Body) -> Result<(StatusCode, Vec<u8>), (
     let request = json::parse(&body).map_err(|error| bad(format!("the body is not a request: {error}")))?;
     let response = api.service.decide(&request).await.map_err(|error| match error {
         ServiceError::Invalid(text) => bad(text),
-        ServiceError::Limiter(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+        error => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
     })?;
     let status = match response.overall_code() {
         Code::Ok => StatusCode::OK,

@@ -45,8 +45,24 @@ fn add_fields(message: &MessageDescriptor, names: &mut BTreeSet<String>) {
     }
 }
 
-/// Adds the name that is probably meant to an error about an unknown field.
+/// The beginnings of errors about a number, which do not say which numbers are valid.
+const NOT_A_NUMBER: [&str; 5] = [
+    "number too large to fit in target type",
+    "out of range integral type conversion attempted",
+    "float value out of range",
+    "expected integer value",
+    "invalid digit found in string",
+];
+
+/// Adds to an error about an unknown field the name that is probably meant, and to one about a number its range.
 fn with_hint(error: String) -> String {
+    if let Some(place) = NOT_A_NUMBER.iter().find_map(|start| error.strip_prefix(start)) {
+        let (of_request, of_descriptor) = (u32::MAX, u64::MAX);
+        return format!(
+            "a number is not valid{place}: write whole numbers, `hits_addend` of a descriptor from 0 to {of_descriptor}, \
+             all others from 0 to {of_request}"
+        );
+    }
     let (start, end) = UNKNOWN_FIELD;
     // The name can contain any text.
     let name = error.strip_prefix(start).and_then(|rest| Some(rest.rsplit_once(end)?.0));

@@ -5,7 +5,7 @@ use tidegate_rules::Descriptor;
 use crate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use crate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 use crate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
-use crate::server_error::ServiceError;
+use crate::service_error::ServiceError;
 use crate::unit;
 
 /// The maximum number of descriptors of a request. All their checks are one atomic step in Redis, which serves no

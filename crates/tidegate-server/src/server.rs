@@ -7,6 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate::admin::Changes;
 use tokio::net::TcpListener;
 use tokio::time::{sleep, timeout};
 use tonic::service::Routes;
@@ -302,11 +303,12 @@ impl BoundServer {
     ///
     /// 1. The health service reports `NOT_SERVING`, and `/readyz` replies 503. Requests are still accepted for the
     ///    [notice](Server::drain_notice).
-    /// 2. The ports close. Requests in flight get their responses, and the changes of operators their audit entries, within
-    ///    the [drain time](Server::drain).
-    /// 3. The limiter [shuts down](tidegate::Limiter::shutdown), which gives its leases back.
+    /// 2. The ports close. Requests in flight get their responses within the [drain time](Server::drain).
+    /// 3. The changes of operators end their searches, and get their audit entries. Each of their calls to Redis has the
+    ///    [deadline of operators](tidegate::Builder::operator_deadline).
+    /// 4. The limiter [shuts down](tidegate::Limiter::shutdown), which gives its leases back.
     ///
-    /// Returns whether all requests in flight got their responses and all changes their entries.
+    /// Returns whether all requests in flight got their responses, and all changes ended, within the drain time.
     ///
     /// # Errors
     ///
@@ -348,11 +350,12 @@ impl BoundServer {
             failed_handshakes: metrics.as_ref().map(|it| it.rejected_connections("grpc", "tls_handshake")),
         };
         let grpc = connections.serve(port("grpc", grpc, max_connections, Admission::Wait));
-        let changes = ChangeTracker::new();
+        let (changes, tracker) = (Changes::new(&limiter), ChangeTracker::new());
         let admin = async {
             if let (Some(admin), Some((listener, admin_addr))) = (&settings.admin, admin) {
                 let listening = Listening { grpc: grpc_addr, http: http_addr, admin: admin_addr };
-                let state = AdminState::new(service, admin, metrics.clone(), changes.clone(), listening);
+                let (metrics, changes, tracker) = (metrics.clone(), changes.clone(), tracker.clone());
+                let state = AdminState::new(service, admin, metrics, changes, tracker, listening);
                 let admission = Admission::OnRequest(ADMIN_GUESTS);
                 let port = port("admin", listener, MAX_ADMIN_CONNECTIONS, admission);
                 http1::serve(admin::router(state), port).await;
@@ -390,11 +393,12 @@ impl BoundServer {
             () = sleep(settings.drain_notice) => {}
         }
         health.end_watches().await;
-        changes.stop();
+        tracker.stop();
         drop(close);
+        let drained = timeout(settings.drain, async { tokio::join!(serving, tracker.finished()) }).await;
+        changes.end_searches();
         // A change goes on when its client has left: its audit entry needs the limiter.
-        let drained = timeout(settings.drain, async { tokio::join!(serving, changes.finished()) }).await;
-        changes.report_unfinished();
+        tracker.finished().await;
         limiter.shutdown().await;
         Ok(drained.is_ok())
     }

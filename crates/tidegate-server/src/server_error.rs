@@ -1,10 +1,8 @@
-//! The errors of the server as a whole, and of its service.
+//! The error of the server as a whole.
 
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-
-use tidegate::Error;
 
 /// The error of a server that could not start or go on.
 #[derive(Debug, thiserror::Error)]
@@ -78,19 +76,6 @@ impl fmt::Display for Reason<'_> {
             _ => write!(f, "{}; choose another address", self.0),
         }
     }
-}
-
-/// A request that was not decided. The server reports it as an error of gRPC or HTTP, and never as a response with
-/// the code `UNKNOWN`, which Envoy admits.
-#[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ServiceError {
-    /// The request does not follow the protocol.
-    #[error("{0}")]
-    Invalid(String),
-    /// The limiter failed.
-    #[error(transparent)]
-    Limiter(#[from] Error),
 }
 
 #[cfg(test)]

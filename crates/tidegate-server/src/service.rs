@@ -5,13 +5,15 @@ use std::sync::Arc;
 use futures_util::future::try_join_all;
 use tidegate::Source;
 use tidegate_http::Headers;
-use tidegate_rules::{Descriptor, Mode, ReloadingRules, RuleOutcome, RulesDecision, RulesLimiter};
+use tidegate_rules::{
+    ChargedDenials, Descriptor, Mode, ReloadingRules, RuleOutcome, RulesDecision, RulesLimiter,
+};
 
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::recent_peeks::RecentPeeks;
 use crate::request::RequestDescriptors;
 use crate::response::{self, HeaderNames};
-use crate::server_error::ServiceError;
+use crate::service_error::ServiceError;
 
 /// Decides requests of Envoy's rate-limit protocol by rules from files. Cheap to clone.
 ///
@@ -99,24 +101,15 @@ impl RateLimitService {
         self
     }
 
-    /// Sets whether denied requests are charged, as envoyproxy/ratelimit charges them: [`Mode::charge_denied`]. Applies to
-    /// requests of Envoy's protocol, over gRPC and `/json`, not to those of `/v1`.
+    /// Sets which denied requests are charged, as envoyproxy/ratelimit charges them: [`Mode::charge_denied`]. Applies to
+    /// requests of Envoy's protocol, over gRPC and `/json`, not to those of `/v1`. With [`ChargedDenials::Uncached`], as that
+    /// program with a local cache, a client that goes on calls Redis about twice each half second, instead of with each
+    /// request.
     ///
-    /// Default: false.
+    /// Default: [`ChargedDenials::None`].
     #[must_use]
-    pub const fn charge_denied(mut self, charges_denied: bool) -> Self {
-        self.mode = self.mode.charge_denied(charges_denied);
-        self
-    }
-
-    /// Sets whether [`charge_denied`](Self::charge_denied) leaves out the denials of the
-    /// [deny cache](tidegate::Builder::deny_cache), as envoyproxy/ratelimit leaves out those of its local cache. A client that
-    /// goes on then calls Redis about twice each half second, instead of with each request.
-    ///
-    /// Default: false.
-    #[must_use]
-    pub const fn charge_denied_except_cached(mut self, leaves_out_cached: bool) -> Self {
-        self.mode = self.mode.charge_denied_except_cached(leaves_out_cached);
+    pub const fn charge_denied(mut self, charged: ChargedDenials) -> Self {
+        self.mode = self.mode.charge_denied(charged);
         self
     }
 
@@ -286,7 +279,7 @@ mod tests {
             "{ domain: d, descriptors: [{ key: user, rate_limit: { unit: year, requests_per_unit: 3 } }] }";
         let limiter = Limiter::builder().in_memory().deadline(Duration::MAX).build().unwrap();
         let service = RateLimitService::new(Rules::parse("d.yaml", text).unwrap().bind(&limiter));
-        let service = service.charge_denied(true);
+        let service = service.charge_denied(ChargedDenials::All);
         let entries = vec![Entry { key: "user".to_owned(), value: "ada".to_owned() }];
         let descriptors = vec![RateLimitDescriptor { entries, ..Default::default() }];
         for (hits_addend, code) in [(2, Code::Ok), (2, Code::OverLimit), (1, Code::OverLimit)] {

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::time::Duration;
+use std::pin::pin;
 
+use futures_util::future::{Either, select};
 use tokio::time::timeout;
 
 use super::request::exact;
@@ -41,8 +42,8 @@ pub enum Refusal {
     NeedsQuota(String),
     /// It cannot be made.
     Impossible(String),
-    /// The search has not ended within this time.
-    TooManyKeys(Duration),
+    /// The search has not ended within its bound, or before [`Changes::end_searches`].
+    Unsearched(String),
     /// A value is wrong, or the search has failed.
     Failed(Error),
 }
@@ -60,17 +61,13 @@ impl fmt::Display for Refusal {
             | Self::NoEffect(text)
             | Self::NeedsQuota(text)
             | Self::Impossible(text) => f.write_str(text),
-            Self::TooManyKeys(bound) => write!(f, "{}; nothing changed", too_many_keys(*bound)),
+            Self::Unsearched(why) => write!(f, "{why}; nothing changed"),
             Self::Failed(error) => error.fmt(f),
         }
     }
 }
 
 impl std::error::Error for Refusal {}
-
-pub(super) fn too_many_keys(bound: Duration) -> String {
-    format!("the database has too many keys to search them within {}", exact(bound))
-}
 
 /// # Checks
 impl Changes {
@@ -82,8 +79,19 @@ impl Changes {
     /// If the change is wrong or probably a mistake, if the search takes longer than its bound, or if Redis failed.
     pub async fn check(&self, change: Change) -> Result<CheckedChange, Refusal> {
         self.ensure_possible(&change)?;
-        let checked = timeout(self.max_search, self.find_affected(change)).await;
-        checked.unwrap_or(Err(Refusal::TooManyKeys(self.max_search)))
+        self.bounded(self.find_affected(change)).await.map_err(Refusal::Unsearched)?
+    }
+
+    /// Awaits a search. If it does not end within its bound, or before searches end, returns why.
+    pub(super) async fn bounded<T>(&self, search: impl Future<Output = T>) -> Result<T, String> {
+        let mut ended = self.has_ended.subscribe();
+        let search = pin!(timeout(self.max_search, search));
+        match select(search, pin!(ended.wait_for(|has_ended| *has_ended))).await {
+            Either::Left((found, _)) => found.map_err(|_| {
+                format!("the database has too many keys to search them within {}", exact(self.max_search))
+            }),
+            Either::Right(_) => Err("the program was told to end".to_owned()),
+        }
     }
 
     /// Rejects a change that is wrong whatever is stored. Calls no server.

@@ -1,20 +1,17 @@
 //! Writes checked changes.
 
 use std::collections::BTreeSet;
-use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{Either, select};
-use tokio::time::timeout;
-
-use super::checks::too_many_keys;
 use super::request::exact;
 use super::{Action, Change, ChangedGate, Changes, CheckedChange, Effect, GivenKey};
 use crate::admin::{Found, Inspector, KeyStates, Name};
 use crate::error::Error;
-use crate::limiter::gate::Gate;
 use crate::local::overrides::Override;
 use crate::quota::Quota;
+use crate::quota::algorithm::MAX_DEBT;
+use crate::store::{Target, Write};
 
 impl Changes {
     pub(super) async fn write(&self, checked: CheckedChange) -> Result<Effect, Error> {
@@ -75,19 +72,17 @@ impl Changes {
         states: Option<KeyStates>,
     ) -> Result<Effect, Error> {
         let mut effect = Effect::changed(format!("blocked for {}", exact(lasts)));
-        for quota in [gate.quota, quota].into_iter().flatten() {
-            let Some((own, key)) = self.own_gate(&gate.name, Some(quota), key).await? else { continue };
-            if effect.redis_keys.insert(own.redis_key(key)?) {
-                own.block(key, lasts).await?;
-            }
-        }
+        let for_us = u64::try_from(lasts.as_micros()).unwrap_or(u64::MAX).min(MAX_DEBT);
+        let own = self.own_states(&gate.name, [gate.quota, quota], key).await?;
+        self.limiter.pipeline.write_for_operator(&own, Write::Block { for_us }).await?;
+        effect.redis_keys.extend(own.into_iter().map(|target| target.redis_key));
         let is_written = !effect.redis_keys.is_empty();
         let Some((inspector, states)) = self.other_states(gate, key, states, &mut effect).await else {
             return Ok(effect);
         };
         for found in states.found {
             if !effect.redis_keys.contains(&found.name.redis_key) {
-                let blocked = inspector.block(&found, lasts).await;
+                let blocked = inspector.block(&found, for_us).await;
                 if effect.further(is_written, blocked)?.is_some() {
                     effect.redis_keys.insert(found.name.redis_key);
                 }
@@ -102,22 +97,20 @@ impl Changes {
         key: &GivenKey,
         states: Option<KeyStates>,
     ) -> Result<Effect, Error> {
-        let (mut effect, mut own_names) = (Effect::default(), Vec::new());
-        let own = self.own_gate(&gate.name, gate.quota, key).await?;
-        if let Some((own, plain)) = &own {
-            if let Some(inspector) = &self.inspector {
-                own_names = self.own_names(own, plain, key).await?;
-                let blocked = inspector.read(&own_names).await?.into_iter().filter(Found::is_blocked);
-                effect.redis_keys.extend(blocked.map(|found| found.name.redis_key));
-                for name in &own_names {
-                    effect.removed += u64::from(match inspector.denials(name).await {
-                        Err(error) if error.is_corrupt_state() => true,
-                        denials => denials?.is_some(),
-                    });
-                }
+        let mut effect = Effect::default();
+        let own = self.own_states(&gate.name, [gate.quota], key).await?;
+        let own_names = self.names(&own);
+        if let Some(inspector) = &self.inspector {
+            let blocked = inspector.read(&own_names).await?.into_iter().filter(Found::is_blocked);
+            effect.redis_keys.extend(blocked.map(|found| found.name.redis_key));
+            for name in &own_names {
+                effect.removed += u64::from(match inspector.denials(name).await {
+                    Err(error) if error.is_corrupt_state() => true,
+                    denials => denials?.is_some(),
+                });
             }
-            own.unblock(plain).await?;
         }
+        self.limiter.pipeline.write_for_operator(&own, Write::Block { for_us: 0 }).await?;
         let Some((inspector, states)) = self.other_states(gate, key, states, &mut effect).await else {
             // In memory, nothing tells whether the key was blocked.
             return Ok(Effect::changed("no longer blocked"));
@@ -127,11 +120,11 @@ impl Changes {
         // The counts first: a denial after the block would otherwise be added to the denials before it.
         for name in states.with_denials.iter().filter(|name| is_other(name)) {
             let removed = inspector.remove_denials(name).await;
-            effect.removed += u64::from(effect.further(own.is_some(), removed)?.is_some());
+            effect.removed += u64::from(effect.further(!own.is_empty(), removed)?.is_some());
         }
         for found in states.found.into_iter().filter(|found| found.is_blocked() && is_other(&found.name)) {
-            let unblocked = inspector.block(&found, Duration::ZERO).await;
-            if effect.further(own.is_some(), unblocked)?.is_some() {
+            let unblocked = inspector.block(&found, 0).await;
+            if effect.further(!own.is_empty(), unblocked)?.is_some() {
                 effect.redis_keys.insert(found.name.redis_key);
             }
         }
@@ -149,24 +142,25 @@ impl Changes {
         key: &GivenKey,
         states: Option<KeyStates>,
     ) -> Result<Effect, Error> {
-        let (mut effect, mut own_names) = (Effect::changed("reset"), Vec::new());
-        let own = self.own_gate(&gate.name, gate.quota, key).await?;
-        if let Some((own, plain)) = &own {
-            if let Some(inspector) = &self.inspector {
-                own_names = self.own_names(own, plain, key).await?;
+        let mut effect = Effect::changed("reset");
+        let own = self.own_states(&gate.name, [gate.quota], key).await?;
+        let own_names = self.names(&own);
+        match &self.inspector {
+            None => self.limiter.pipeline.write_for_operator(&own, Write::Reset).await?,
+            Some(inspector) => {
+                let _forget =
+                    own.iter().map(|state| self.limiter.pipeline.forget_on_drop(state)).collect::<Vec<_>>();
                 let found = inspector.read(&own_names).await?;
                 effect.redis_keys.extend(found.into_iter().map(|found| found.name.redis_key));
                 effect.removed += inspector.remove(&own_names).await?;
             }
-            // Also forgets the denials that this process has cached.
-            own.reset(plain).await?;
         }
         if let Some((inspector, states)) = self.other_states(gate, key, states, &mut effect).await {
             let mut names = states.names();
             // The search takes long: an own state may have new usage since.
             names.retain(|name| !own_names.contains(name));
             let removed = inspector.remove(&names).await;
-            if let Some(removed) = effect.further(own.is_some(), removed)? {
+            if let Some(removed) = effect.further(!own.is_empty(), removed)? {
                 let found = redis_keys(&states).into_iter();
                 effect.redis_keys.extend(found.filter(|it| names.iter().any(|name| name.redis_key == *it)));
                 effect.removed += removed;
@@ -206,37 +200,34 @@ impl Changes {
         Ok(())
     }
 
-    /// Returns the gate with this quota, and the key itself, if both are known. The methods of the gate reach the state
-    /// of this quota and of an override only, but also the denials that this process has cached. Reads the overrides,
-    /// which a process that makes a single change does not follow.
-    async fn own_gate<'k>(
+    /// Returns the states that decide the key now or once its override ends: of these quotas, and of an override. None if
+    /// no quota or only a hash of the key is known.
+    async fn own_states(
         &self,
         gate: &str,
-        quota: Option<Quota>,
-        key: &'k GivenKey,
-    ) -> Result<Option<(Gate, &'k [u8])>, Error> {
-        match (quota, key) {
-            (Some(quota), GivenKey::Plain(key)) => {
-                if let Some(inspector) = &self.inspector {
-                    inspector.read_overrides().await?;
-                }
-                Ok(Some((self.limiter.try_gate(gate, quota)?, key)))
+        quotas: impl IntoIterator<Item = Option<Quota>>,
+        key: &GivenKey,
+    ) -> Result<Vec<Target>, Error> {
+        let (mut own, mut quotas) = (Vec::new(), quotas.into_iter().flatten().collect::<Vec<_>>());
+        let (GivenKey::Plain(plain), false) = (key, quotas.is_empty()) else { return Ok(own) };
+        let overrides = self.overrides_of(key).await?.into_iter();
+        quotas.extend(overrides.filter_map(|entry| match entry {
+            Override::Quota { gate: of, quota, .. } if of == gate => Some(quota),
+            _ => None,
+        }));
+        for quota in quotas {
+            let target = Target::new(&Arc::new(self.limiter.pipeline.gate_info(gate, quota)?), plain, None);
+            if !own.contains(&target) {
+                own.push(target);
             }
-            _ => Ok(None),
         }
+        Ok(own)
     }
 
-    /// Returns the names of the states that decide the key: of the gate's quota, and of an override.
-    async fn own_names(&self, gate: &Gate, plain: &[u8], key: &GivenKey) -> Result<Vec<Name>, Error> {
-        let name = gate.name().unwrap_or_default();
-        let mut redis_keys = BTreeSet::from([gate.redis_key(plain)?]);
-        for entry in self.overrides_of(key).await?.iter().filter(|entry| entry.gate() == name) {
-            if let Override::Quota { quota, .. } = entry {
-                redis_keys.insert(self.limiter.try_gate(name, *quota)?.redis_key(plain)?);
-            }
-        }
-        let Some(inspector) = &self.inspector else { return Ok(Vec::new()) };
-        Ok(redis_keys.iter().filter_map(|redis_key| inspector.parse(redis_key)).collect())
+    fn names(&self, states: &[Target]) -> Vec<Name> {
+        let namespace = self.limiter.pipeline.keyspace().namespace();
+        let names = states.iter().map(|state| Name::parse(namespace, state.redis_key.as_bytes()));
+        names.filter_map(Result::ok).collect()
     }
 
     /// Returns the states that the check has found. Searches for them if it has not; after a failed search, there are
@@ -252,16 +243,13 @@ impl Changes {
         if let Some(states) = states {
             return Some((inspector, states));
         }
-        let mut ended = self.has_ended.subscribe();
-        let search = timeout(self.max_search, self.find(Some(&gate.name), key));
-        let why = match select(pin!(search), pin!(ended.wait_for(|has_ended| *has_ended))).await {
-            Either::Left((Ok(Ok(states)), _)) => return Some((inspector, states)),
-            Either::Left((Ok(Err(error)), _)) => error.to_string(),
-            Either::Left((Err(_), _)) => too_many_keys(self.max_search),
-            Either::Right(_) => "the program was told to end".to_owned(),
-        };
-        effect.incomplete = Some(format!("other forms were not searched: {why}"));
-        Some((inspector, KeyStates::default()))
+        let searched = self.bounded(self.find(Some(&gate.name), key)).await;
+        let found = searched.and_then(|found| found.map_err(|error| error.to_string()));
+        let states = found.unwrap_or_else(|why| {
+            effect.incomplete = Some(format!("other forms were not searched: {why}"));
+            KeyStates::default()
+        });
+        Some((inspector, states))
     }
 }
 

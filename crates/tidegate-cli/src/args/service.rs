@@ -4,8 +4,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use http::HeaderName;
+use tidegate_rules::ChargedDenials;
 
 use crate::units;
 
@@ -76,13 +78,10 @@ pub(crate) struct Decisions {
     /// What a request charges if one of its rules denies it, in documents without `charge`
     #[arg(long, value_name = "CHARGE", default_value = "all")]
     pub(crate) charge: Charge,
-    /// Charge denied requests to the fixed windows that deny them, as envoyproxy/ratelimit does: a second call to Redis for
-    /// each denial
-    #[arg(long)]
-    pub(crate) charge_denied: bool,
-    /// With --charge-denied, charge no denials that this process has cached, as with LOCAL_CACHE_SIZE_IN_BYTES there
-    #[arg(long)]
-    pub(crate) charge_denied_except_cached: bool,
+    /// Which denied requests are charged to the fixed windows that deny them, in a second call to Redis: uncached are those
+    /// that Redis decided
+    #[arg(long, value_name = "DENIALS", default_value = "none", value_parser = charged_denials())]
+    pub(crate) charge_denied: ChargedDenials,
     /// Admit descriptors with 0 hits at exactly their limit, as envoyproxy/ratelimit does
     #[arg(long)]
     pub(crate) peeks_pass_at_limit: bool,
@@ -103,13 +102,13 @@ pub(crate) struct Decisions {
     #[arg(long)]
     pub(crate) shadow: bool,
     /// The name of the limit's header, with `--headers ratelimit`
-    #[arg(long, value_name = "NAME", default_value = "RateLimit-Limit")]
+    #[arg(long, value_name = "NAME", default_value = "RateLimit-Limit", value_parser = header_name)]
     pub(crate) limit_header: HeaderName,
     /// The name of the header of the remaining units, with `--headers ratelimit`
-    #[arg(long, value_name = "NAME", default_value = "RateLimit-Remaining")]
+    #[arg(long, value_name = "NAME", default_value = "RateLimit-Remaining", value_parser = header_name)]
     pub(crate) remaining_header: HeaderName,
     /// The name of the header of the reset time, with `--headers ratelimit`
-    #[arg(long, value_name = "NAME", default_value = "RateLimit-Reset")]
+    #[arg(long, value_name = "NAME", default_value = "RateLimit-Reset", value_parser = header_name)]
     pub(crate) reset_header: HeaderName,
     /// Be ready and healthy only while Redis decides; /readyz always so with `--on-failure error`
     #[arg(long)]
@@ -203,6 +202,26 @@ pub(crate) enum Charge {
     All,
     /// Each rule that admits, even if another one denies
     Each,
+}
+
+fn charged_denials() -> impl TypedValueParser<Value = ChargedDenials> {
+    PossibleValuesParser::new(["none", "uncached", "all"]).map(|denials| match &*denials {
+        "all" => ChargedDenials::All,
+        "uncached" => ChargedDenials::Uncached,
+        _ => ChargedDenials::None,
+    })
+}
+
+/// Headers by which HTTP reads a message, beside those that begin with `content-`.
+const OF_HTTP: [&str; 4] = ["connection", "set-cookie", "transfer-encoding", "upgrade"];
+
+/// Parses the name of a header with a limit.
+fn header_name(text: &str) -> Result<HeaderName, String> {
+    let name = text.parse::<HeaderName>().map_err(|error| error.to_string())?;
+    match name.as_str().starts_with("content-") || OF_HTTP.contains(&name.as_str()) {
+        true => Err("HTTP itself uses this header: write a name such as X-RateLimit-Limit".to_owned()),
+        false => Ok(name),
+    }
 }
 
 /// Parses an address such as `127.0.0.1:8080` or `[::1]:8080`.

@@ -183,14 +183,14 @@ fn decisions(variables: &Variables<'_>, imported: &mut Imported) {
     imported.set("on_failure", "error", FROM_ENV);
     imported.set("peeks_pass_at_limit", "true", FROM_ENV);
     imported.set("charge", if variables.is_true(STOP) { "all" } else { "each" }, STOP);
-    imported.set("charge_denied", "true", FROM_ENV);
-    if let Some(size) = variables.get(LOCAL_CACHE) {
-        let bytes = variables.valid(size.parse::<u64>(), || {
+    let bytes = variables.get(LOCAL_CACHE).and_then(|size| {
+        variables.valid(size.parse::<u64>(), || {
             format!("{LOCAL_CACHE}={size}: give a number of bytes, such as 1000000")
-        });
-        if bytes.is_some_and(|bytes| bytes > 0) {
-            imported.set("charge_denied_except_cached", "true", LOCAL_CACHE);
-        }
+        })
+    });
+    match bytes.is_some_and(|bytes| bytes > 0) {
+        true => imported.set("charge_denied", "uncached", LOCAL_CACHE),
+        false => imported.set("charge_denied", "all", FROM_ENV),
     }
     for (variable, setting) in [("SHADOW_MODE", "shadow"), ("RESPONSE_DYNAMIC_METADATA", "request_metadata")]
     {

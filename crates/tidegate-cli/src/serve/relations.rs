@@ -73,27 +73,17 @@ const SHARED_VARIABLES: [&str; 2] = [VARIABLE, "TIDEGATE_NAMESPACE"];
 
 /// Returns a warning for each reason. `origin` returns where a setting comes from.
 pub(crate) fn warnings(serve: &Serve, origin: &dyn Fn(&str) -> Origin) -> Vec<String> {
-    let set = |names: &[&str]| {
+    let unused = |is_unused: bool, names: &[&str], why: &str| {
         let set = names.iter().map(|name| (*name, origin(name))).filter(|(_, origin)| is_chosen(origin));
         let set: Vec<String> = set.map(|(name, origin)| format!("`{name}` ({origin})")).collect();
-        (!set.is_empty()).then(|| set.join(", "))
+        let is_unused = is_unused && !set.is_empty();
+        is_unused.then(|| format!("settings without effect: {}; {why}", set.join(", ")))
     };
-    let in_demo = serve.demo.then(|| set(&UNUSED_IN_DEMO)).flatten();
-    let of_headers = (serve.headers != ResponseHeaders::Ratelimit).then(|| set(&HEADER_NAMES)).flatten();
-    let in_demo = in_demo.map(|names| {
-        format!("settings without effect: {names}; a demo has its own rules, with limits in memory: remove `demo` to use them")
-    });
-    let of_headers = of_headers.map(|names| {
-        format!("settings without effect: {names}; they name the headers of `headers: ratelimit`: add it")
-    });
-    let of_charges =
-        (!serve.decisions.charge_denied).then(|| set(&["charge_denied_except_cached"])).flatten();
-    let of_charges = of_charges.map(|names| {
-        format!(
-            "settings without effect: {names}; it leaves out charges of `charge_denied`: add that setting"
-        )
-    });
-    in_demo.into_iter().chain(of_headers).chain(of_charges).collect()
+    let of_demo = "a demo has its own rules, with limits in memory: remove `demo` to use them";
+    let of_headers = "they name the headers of `headers: ratelimit`: add it";
+    let has_names = serve.headers == ResponseHeaders::Ratelimit;
+    let in_demo = unused(serve.demo, &UNUSED_IN_DEMO, of_demo);
+    in_demo.into_iter().chain(unused(!has_names, &HEADER_NAMES, of_headers)).collect()
 }
 
 fn is_chosen(origin: &Origin) -> bool {

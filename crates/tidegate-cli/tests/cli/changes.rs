@@ -360,8 +360,6 @@ async fn what_happens_to_the_key_during_the_search_remains() {
     assert!(!gate.peek("eve").await.unwrap().is_allowed(), "the second block remains");
     let resetting = slow.begin("reset", &[]);
     soon("the key is reset", async || gate.peek("eve").await.unwrap().is_allowed()).await;
-    // The state is removed twice before the search.
-    tokio::time::sleep(Duration::from_millis(100)).await;
     gate.penalize("eve", 2).await.unwrap();
     Ran::of(&resetting.wait_with_output().unwrap()).assert(0, &["is reset"]);
     assert!(!gate.peek("eve").await.unwrap().is_allowed(), "the new usage remains");

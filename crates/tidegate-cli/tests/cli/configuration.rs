@@ -132,6 +132,10 @@ fn mistakes_in_a_file_are_errors_with_their_line() {
         ("drain: 1s\ndrain: 2s\n", &[":2:1: the setting `drain` is also at", ":1:8: keep one of them"]),
         ("max_message: 1.5\n", &[":1:14: the setting `max_message`: invalid value '1.5'"]),
         ("limit_header: \"a b\"\n", &[":1:15: the setting `limit_header`: invalid value"]),
+        (
+            "reset_header: Content-Length\n",
+            &[":1:15: the setting `reset_header`: ", "write a name such as X-RateLimit-Limit"],
+        ),
         ("- drain\n", &["expected settings"]),
         ("drain: 'open\n", &["invalid YAML"]),
         ("a: &a [1]\nb: *c\n", &["invalid YAML"]),

@@ -298,7 +298,12 @@ fn password_on_the_command_line_is_warned_about_once() {
         assert!(objects[0]["warning"]["message"].as_str().unwrap().contains(warning), "{ran:?}");
         assert!(objects[1]["error"]["message"].is_string() && objects.len() == 2, "{ran:?}");
     }
-    for url in ["redis://127.0.0.1:1", "redis://ops@127.0.0.1:1", "unix:///nowhere.sock?db=1"] {
+    for url in [
+        "redis://127.0.0.1:1",
+        "redis://ops@127.0.0.1:1",
+        "unix:///nowhere.sock?db=1",
+        "redis://127.0.0.1:99999",
+    ] {
         let ran = program.run(["inspect", "--redis", url]);
         assert!(!ran.err.contains(warning), "{ran:?}");
     }

@@ -6,7 +6,7 @@ use futures_util::future::{Either, join_all, select};
 use tidegate::{Decision, Source, Stopwatch};
 
 use super::RulesLimiter;
-use super::mode::Mode;
+use super::mode::{ChargedDenials, Mode};
 use super::plan::{Plan, PlannedCheck};
 use crate::decision::{RuleOutcome, RulesDecision};
 use crate::rule::Rule;
@@ -50,7 +50,7 @@ impl RulesLimiter {
 
 fn is_charged(check: &PlannedCheck<'_>, outcome: &RuleOutcome, mode: &Mode) -> bool {
     let is_uncharged = |decided: &Decision| match decided.source() {
-        Source::DenyCache => !mode.leaves_out_cached,
+        Source::DenyCache => mode.charged_denials == ChargedDenials::All,
         source => matches!(source, Source::Redis | Source::Memory),
     };
     let quota = || check.gate().effective_quota(check.key());

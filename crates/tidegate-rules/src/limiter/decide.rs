@@ -81,10 +81,11 @@ impl RulesLimiter {
             })
             .collect();
         let mut decision = plan.conclude(passes, decisions, shadow);
-        let (granted, permits) = match decision.is_allowed() {
-            true => (granted, permits),
-            false => (0, Permits::default()),
-        };
+        let granted = if decision.is_allowed() { granted } else { 0 };
+        if !decision.is_allowed() {
+            // Before the charge, which waits for Redis.
+            permits = Permits::default();
+        }
         if mode.charges_denied() && decision.has_denial() {
             Box::pin(self.charge_denied(&plan, &mut decision, mode, &began)).await;
         }

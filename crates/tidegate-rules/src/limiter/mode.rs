@@ -11,12 +11,12 @@ use crate::rule::Rule;
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use tidegate::Limiter;
-/// use tidegate_rules::{Descriptor, Mode, Rules};
+/// use tidegate_rules::{ChargedDenials, Descriptor, Mode, Rules};
 ///
 /// let text = "{domain: api, descriptors: [{key: user, rate_limit: {unit: minute, requests_per_unit: 5}}]}";
 /// let limits = Rules::parse("api.yaml", text)?.bind(&Limiter::in_memory());
 /// let of_hits = |hits| [Descriptor::new().entry("user", "ada").hits(hits)];
-/// let as_envoy = Mode::check().deny_above_limit(true).charge_denied(true);
+/// let as_envoy = Mode::check().deny_above_limit(true).charge_denied(ChargedDenials::All);
 /// let denied = limits.decide("api", &of_hits(9), &as_envoy).await?.decision;
 /// assert!(!denied.is_allowed());
 /// assert!(!limits.check("api", &of_hits(1)).await?.is_allowed(), "the denied request was charged");
@@ -27,8 +27,19 @@ pub struct Mode {
     pub(super) take: Take,
     pub(super) denies_above_limit: bool,
     peeks_pass_at_limit: bool,
-    charges_denied: bool,
-    pub(super) leaves_out_cached: bool,
+    pub(super) charged_denials: ChargedDenials,
+}
+
+/// Which denied requests are charged: see [`Mode::charge_denied`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ChargedDenials {
+    /// None.
+    #[default]
+    None,
+    /// All except the denials of the [deny cache](tidegate::Builder::deny_cache).
+    Uncached,
+    /// All. Each denial of the deny cache then calls Redis.
+    All,
 }
 
 /// What a request takes of each limit.
@@ -88,7 +99,7 @@ impl Mode {
         Self { peeks_pass_at_limit, ..self }
     }
 
-    /// Sets whether a denied request is charged to the fixed windows that deny it. For services whose clients expect
+    /// Sets which denied requests are charged to the fixed windows that deny them. For services whose clients expect
     /// denied requests to count, as in envoyproxy/ratelimit: a denied request of several units then leaves none to smaller
     /// ones, and still counts if the limit is raised before its window ends. Applies to [`check`](Self::check) and
     /// [`in_flight`](Self::in_flight).
@@ -106,21 +117,15 @@ impl Mode {
     /// `charge_used` have charged the request already. The quota of a key with an override decides whether it is a fixed
     /// window.
     #[must_use]
-    pub const fn charge_denied(self, charges_denied: bool) -> Self {
-        Self { charges_denied, ..self }
+    pub const fn charge_denied(self, charged_denials: ChargedDenials) -> Self {
+        Self { charged_denials, ..self }
     }
 
-    /// Sets whether [`charge_denied`](Self::charge_denied) leaves out the denials of the
-    /// [deny cache](tidegate::Builder::deny_cache). Else each of them calls Redis.
-    #[must_use]
-    pub const fn charge_denied_except_cached(self, leaves_out_cached: bool) -> Self {
-        Self { leaves_out_cached, ..self }
-    }
-
-    /// Returns whether denied requests are charged.
+    /// Returns whether any denied requests are charged.
     #[must_use]
     pub const fn charges_denied(&self) -> bool {
-        self.charges_denied && matches!(self.take, Take::Check | Take::InFlight)
+        !matches!(self.charged_denials, ChargedDenials::None)
+            && matches!(self.take, Take::Check | Take::InFlight)
     }
 
     /// Returns the decision to show for a check.

@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use tidegate::{Quota, Rate};
-use tidegate_rules::{Descriptor, Mode, Rules, RulesDecision, RulesLimiter};
+use tidegate_rules::{ChargedDenials, Descriptor, Mode, Rules, RulesDecision, RulesLimiter};
+use tidegate_testkit::{Fault, Proxy};
 
+use crate::support::fixture::{builder, namespace, soon};
 use crate::support::world::World;
 
 fn charging() -> Mode {
-    Mode::check().deny_above_limit(true).charge_denied(true)
+    Mode::check().deny_above_limit(true).charge_denied(ChargedDenials::All)
 }
 
 const LIMITS: &str = "
@@ -162,7 +164,7 @@ async fn cached_denials_charge_nothing_if_they_are_left_out() {
     assert!(check(&limits, &["user"], 5).await.is_allowed());
     let before = world.script_calls();
     for _ in 0..100 {
-        let mode = charging().charge_denied_except_cached(true);
+        let mode = charging().charge_denied(ChargedDenials::Uncached);
         assert!(!decide_while_time_passes(&world, &limits, mode).await.is_allowed());
     }
     let calls = world.script_calls() - before;
@@ -227,4 +229,37 @@ async fn each_denial_is_charged_with_the_deny_cache_and_no_peek_is() {
         assert_eq!(left(&limits, ["user"]).await, [0]);
     }
     assert_eq!(left(&of_twelve(&world), ["user"]).await, [4]);
+}
+
+#[tokio::test]
+async fn permit_of_a_denied_request_is_free_before_its_charge_is_answered() {
+    let (server, namespace) = (tidegate_testkit::shared(), namespace());
+    let proxy = Proxy::start(server.url()).unwrap();
+    let text = "
+domain: d
+charge: each
+descriptors:
+  - { key: user, rate_limit: { unit: hour, requests_per_unit: 1 } }
+  - { key: upload, rate_limit: { in_flight: 1 } }
+";
+    let [slow, fast] = [&*proxy.url(), server.url()].map(|url| {
+        let limiter = builder(url).namespace(&namespace).build().unwrap();
+        Rules::parse("d.yaml", text).unwrap().bind(&limiter)
+    });
+    assert!(check(&slow, &["user"], 1).await.is_allowed());
+    proxy.set(Fault::Slow(Duration::from_secs(1)));
+    let request = ["user", "upload"].map(|key| Descriptor::from([(key, "x")]));
+    let mode = Mode::in_flight().charge_denied(ChargedDenials::All);
+    let is_held = async || {
+        let peeked = fast.decide("d", &request[1..], &Mode::peek()).await.unwrap();
+        !peeked.decision.is_allowed()
+    };
+    let released = async {
+        soon("the permit is held", &is_held).await;
+        soon("the permit is free", async || !is_held().await).await;
+    };
+    tokio::select! {
+        grant = slow.decide("d", &request, &mode) => panic!("the permit was held until {grant:?}"),
+        () = released => {}
+    }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tidegate::quota::Calendar;
 use tidegate::{Acquired, Adaptive, Ban, Builder, Check, Error, Gate, Lease, Limiter, OnFailure, Quota};
-use tidegate_rules::{Descriptor, Mode, Rules, RulesLimiter};
+use tidegate_rules::{ChargedDenials, Descriptor, Mode, Rules, RulesLimiter};
 use tidegate_testkit::{Cluster, Server};
 
 use crate::support::fixture::{PATIENCE, namespace};
@@ -151,7 +151,9 @@ descriptors:
                 _ => (false, Box::new(())),
             });
         }
-        let mode = Mode::check().charge_denied(self.has("denied charged"));
+        let is_charged = self.has("denied charged");
+        let charged = if is_charged { ChargedDenials::All } else { ChargedDenials::None };
+        let mode = Mode::check().charge_denied(charged);
         let decision = limits.decide("d", &descriptors, &mode).await.map_err(text)?.decision;
         Ok((decision.is_allowed(), Box::new(())))
     }

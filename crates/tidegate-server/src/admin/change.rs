@@ -4,9 +4,6 @@
 mod fields;
 mod tracker;
 
-use std::pin::pin;
-use std::time::Duration;
-
 use http::StatusCode;
 use tidegate::Error;
 use tidegate::admin::{Author, Change, Effect, Made, Refusal};
@@ -16,9 +13,6 @@ pub(crate) use self::tracker::ChangeTracker;
 use super::access::Identity;
 use super::problem::Problem;
 use super::state::AdminState;
-
-/// How long the search of a change that is made goes on while the server stops: less than the default drain time.
-const SEARCH_WHILE_STOPPING: Duration = Duration::from_secs(5);
 
 /// The changes that the port offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,15 +100,7 @@ async fn apply_to_end(
 ) -> Result<Changed, Problem> {
     let (change, reason) = requested(state, verb, &fields)?;
     let author = Author { name: identity.name.clone(), role: identity.role.as_str().to_owned(), reason };
-    let mut making = pin!(state.changes.make(change, &author));
-    let made = tokio::select! {
-        made = &mut making => made,
-        () = state.tracker.stopping_for(SEARCH_WHILE_STOPPING) => {
-            state.changes.end_searches();
-            making.await
-        }
-    };
-    let made = made.map_err(|refusal| refused(&refusal))?;
+    let made = state.changes.make(change, &author).await.map_err(|refusal| refused(&refusal))?;
     state.audit.record(&made);
     let Made { effect, audit_error, .. } = made;
     Ok(Changed { effect: effect.map_err(|error| problem(&error))?, audit_error })
@@ -150,7 +136,7 @@ fn refused(refusal: &Refusal) -> Problem {
             ". To change it anyway, set `force` to `true`, or tick the box of the form"
         }
         Refusal::NeedsQuota(_) => ": give `algorithm`, `limit` and `rate` or `window`",
-        Refusal::Impossible(_) | Refusal::TooManyKeys(_) => "",
+        Refusal::Impossible(_) | Refusal::Unsearched(_) => "",
     };
     Problem::new(StatusCode::CONFLICT, format!("{refusal}{advice}").replace('\n', "; "))
 }
@@ -167,6 +153,7 @@ fn problem(error: &Error) -> Problem {
 #[cfg(test)]
 mod tests {
     use tidegate::Limiter;
+    use tidegate::admin::Changes;
     use tidegate_rules::Rules;
 
     use super::super::access::Role;
@@ -183,7 +170,8 @@ mod tests {
         let any = "127.0.0.1:0".parse().unwrap();
         let (admin, service) = (Admin::new(any), RateLimitService::new(rules));
         let listening = Listening { grpc: any, http: any, admin: any };
-        let state = AdminState::new(service, &admin, None, ChangeTracker::new(), listening);
+        let changes = Changes::new(service.rules().limiter());
+        let state = AdminState::new(service, &admin, None, changes, ChangeTracker::new(), listening);
         let identity = Identity::named("ada", Role::Operator);
         let fields =
             ChangeFields { gate: "d.user".to_owned(), reason: "test".to_owned(), ..ChangeFields::default() };

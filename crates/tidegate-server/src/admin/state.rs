@@ -43,6 +43,7 @@ impl AdminState {
         service: RateLimitService,
         admin: &Admin,
         metrics: Option<ServiceMetrics>,
+        changes: Changes,
         tracker: ChangeTracker,
         listening: Listening,
     ) -> Self {
@@ -52,7 +53,6 @@ impl AdminState {
         let settings = Arc::new(admin.clone());
         let console = Console::new(service.clone(), inspector.clone());
         let access = Access::new(admin.access(), limiter.clone(), metrics.as_ref());
-        let changes = Changes::new(&limiter);
         Self { service, audit, changes, tracker, access, metrics, settings, listening, console }
     }
 

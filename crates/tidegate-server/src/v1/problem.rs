@@ -9,9 +9,9 @@ use serde::Serialize;
 use tidegate::Error;
 use utoipa::ToSchema;
 
-use super::mistake::in_terms_of_the_api;
 use crate::body::BodyError;
 use crate::permits::NotReleased;
+use crate::service_error::in_terms_of_the_api;
 use crate::shortened::shortened;
 
 /// The beginning of all types of problems.

@@ -1,14 +1,16 @@
-//! Changes over the admin port in special cases: the end of the server, no search, overrides, and keys in memory.
+//! Changes over the admin port in special cases: the end of the server, a slow Redis, no search, overrides, and keys in
+//! memory.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tidegate::admin::AuditEntry;
-use tidegate::{Limiter, OnFailure};
+use tidegate::{Event, Limiter, Observer, OnFailure};
 use tidegate_server::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use tidegate_server::{Admin, Server};
-use tidegate_testkit::Server as Redis;
+use tidegate_testkit::{Fault, Proxy, Server as Redis};
 
 use super::admin_access::{GATE, OPERATOR, RULES, client, start, tokens};
 use super::admin_changes::{audit, change, changed, decide, limiter, on_redis};
@@ -26,7 +28,7 @@ async fn end_of_the_server_waits_for_the_audit_entry_of_a_change_whose_client_ha
         .tokens(tokens())
         .on_audit(move |entry, _| of_audit.lock().unwrap().push(entry.clone()));
     let service = on(RULES, &limiter(redis.url(), &namespace));
-    let server = Server::new(service).admin(admin).drain_notice(Duration::ZERO);
+    let server = Server::new(service).admin(admin).drain_notice(Duration::ZERO).drain(Duration::ZERO);
     let server = Running::of(server).await;
     assert_eq!(decide(&server, "bob").await, Code::Ok, "the scripts are loaded");
 
@@ -41,11 +43,66 @@ async fn end_of_the_server_waits_for_the_audit_entry_of_a_change_whose_client_ha
     assert!(early.is_err(), "the server has ended before the change");
     assert!(seen.lock().unwrap().is_empty());
     redis.cli(&["CLIENT", "UNPAUSE"]).unwrap();
-    assert!(stopping.await.unwrap());
+    assert!(!stopping.await.unwrap(), "the drain time has ended");
     let results: Vec<String> = seen.lock().unwrap().iter().map(|entry| entry.record.result.clone()).collect();
-    assert_eq!(results, ["blocked for 1h"]);
+    assert!(results.len() == 1 && results[0].starts_with("blocked for 1h"), "{results:?}");
     let log = redis.cli(&["XRANGE", &format!("{namespace}:1:audit"), "-", "+"]).unwrap();
     assert!(log.contains("blocked for 1h"), "{log}");
+}
+
+#[tokio::test]
+async fn search_of_a_change_ends_with_the_drain_time_and_its_audit_entry_is_written() {
+    let redis = Redis::process(&[]).unwrap();
+    redis.cli(&["EVAL", "for i = 1, 100000 do redis.call('SET', i, i) end", "0"]).unwrap();
+    let (proxy, namespace) = (Proxy::start(redis.url()).unwrap(), namespace());
+    let server =
+        Server::new(on(RULES, &limiter(&proxy.url(), &namespace))).admin(Admin::new(ANY).tokens(tokens()));
+    let server = Running::of(server.drain_notice(Duration::ZERO).drain(Duration::from_millis(200))).await;
+    proxy.set(Fault::Slow(Duration::from_millis(100)));
+    let body = json!({ "gate": GATE, "key": "eve", "for": "1h", "reason": "x" }).to_string();
+    let request = client().post(server.admin_url("/api/block")).bearer_auth(OPERATOR);
+    let sent = tokio::spawn(request.header("content-type", "application/json").body(body).send());
+    let keys = format!("{namespace}:2:*");
+    soon("the key is blocked", async || redis.cli(&["KEYS", &keys]).unwrap().contains(":eve")).await;
+    assert!(!server.stop().await, "the drain time has ended");
+    sent.abort();
+    let log = redis.cli(&["XRANGE", &format!("{namespace}:1:audit"), "-", "+"]).unwrap();
+    let result = "blocked for 1h; other forms were not searched: the program was told to end";
+    assert!(log.contains(result), "{log}");
+}
+
+#[tokio::test]
+async fn key_of_a_rule_is_changed_although_redis_is_too_slow_for_checks() {
+    let redis = Redis::process(&[]).unwrap();
+    let (proxy, namespace) = (Proxy::start(redis.url()).unwrap(), namespace());
+    let opened = Opened::default();
+    let builder = Limiter::builder().url(&proxy.url()).namespace(&namespace).stderr_warnings(false);
+    let server = on_redis(&builder.observer(opened.clone()).build().unwrap()).await;
+    let fast = on_redis(&limiter(redis.url(), &namespace)).await;
+    proxy.set(Fault::Slow(Duration::from_millis(150)));
+    while !opened.0.load(Ordering::Relaxed) {
+        decide(&server, "bob").await;
+    }
+    let key = json!({ "gate": GATE, "key": "eve", "reason": "x" });
+    let block = json!({ "gate": GATE, "key": "eve", "for": "1h", "reason": "x" });
+    for (verb, body, code) in [("block", block, Code::OverLimit), ("unblock", key.clone(), Code::Ok)] {
+        changed(&server, verb, body).await;
+        // The other instance can have cached a denial.
+        soon(verb, async || decide(&fast, "eve").await == code).await;
+    }
+    soon("no unit is left", async || decide(&fast, "eve").await == Code::OverLimit).await;
+    changed(&server, "reset", key).await;
+    soon("reset", async || decide(&fast, "eve").await == Code::Ok).await;
+}
+
+/// Whether the circuit has opened.
+#[derive(Clone, Default)]
+struct Opened(Arc<AtomicBool>);
+
+impl Observer for Opened {
+    fn on(&self, event: &Event<'_>) {
+        self.0.fetch_or(matches!(event, Event::BreakerOpened), Ordering::Relaxed);
+    }
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use http::request::Parts;
 use serde_json::{Value, json};
 use tidegate::{Error, Limiter, ManualClock};
 use tidegate_http::RateLimitLayer;
-use tidegate_rules::{Descriptor, Mode, RuleOutcome, Rules, RulesGrant, RulesLimiter};
+use tidegate_rules::{ChargedDenials, Descriptor, Mode, RuleOutcome, Rules, RulesGrant, RulesLimiter};
 use tidegate_server::RateLimitService;
 use tidegate_server::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use tidegate_server::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
@@ -51,8 +51,11 @@ enum Set {
 use Set::{Both, ChargeDenied, Default as Unset, PeeksPassAtLimit};
 
 impl Set {
-    fn charges_denied(self) -> bool {
-        matches!(self, ChargeDenied | Both)
+    fn charged_denials(self) -> ChargedDenials {
+        match self {
+            ChargeDenied | Both => ChargedDenials::All,
+            Unset | PeeksPassAtLimit => ChargedDenials::None,
+        }
     }
 
     fn passes_peeks(self) -> bool {
@@ -60,12 +63,12 @@ impl Set {
     }
 
     fn mode(self) -> Mode {
-        let mode = Mode::check().deny_above_limit(true).charge_denied(self.charges_denied());
+        let mode = Mode::check().deny_above_limit(true).charge_denied(self.charged_denials());
         mode.peeks_pass_at_limit(self.passes_peeks())
     }
 
     fn service(self, rules: &RulesLimiter) -> RateLimitService {
-        let service = RateLimitService::new(rules.clone()).charge_denied(self.charges_denied());
+        let service = RateLimitService::new(rules.clone()).charge_denied(self.charged_denials());
         service.peeks_pass_at_limit(self.passes_peeks())
     }
 }

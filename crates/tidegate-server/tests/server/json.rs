@@ -96,6 +96,19 @@ async fn misspelled_field_gets_the_name_that_is_meant() {
 }
 
 #[tokio::test]
+async fn number_of_hits_that_is_not_valid_gets_the_range() {
+    let server = Running::start(in_memory(RULES)).await;
+    for hits in ["-1", "1.5", "1e30", r#""18446744073709551616""#, r#""x""#] {
+        let of_request = format!(r#"{{"domain":"d","hitsAddend":{hits}}}"#);
+        let of_descriptor = format!(r#"{{"domain":"d","descriptors":[{{"hitsAddend":{hits}}}]}}"#);
+        for body in [of_request, of_descriptor] {
+            let (status, text) = post(&server, body.clone()).await;
+            assert_eq!((status, text.contains("from 0 to 4294967295")), (400, true), "{body}: {text}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn field_that_occurs_twice_is_a_mistake() {
     let server = Running::start(in_memory(RULES)).await;
     let entry = r#""entries":[{"key":"user","value":"ada"}]"#;

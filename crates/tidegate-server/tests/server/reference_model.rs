@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use tidegate_rules::Loader;
+use tidegate_rules::{ChargedDenials, Loader};
 use tidegate_server::RateLimitService;
 use tidegate_server::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use tidegate_server::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
@@ -164,7 +164,8 @@ impl Compared {
         let written = json!({ "domain": "d", "descriptors": written }).to_string();
         let loaded = Loader::new().charge_each(!stops).parse([("d.yaml", &*written)]).unwrap();
         let service = RateLimitService::new(loaded.bind(&world.limiter)).shadow(shadow);
-        let service = service.charge_denied(true).peeks_pass_at_limit(true).request_metadata(true);
+        let service =
+            service.charge_denied(ChargedDenials::All).peeks_pass_at_limit(true).request_metadata(true);
         let service = change(service);
         let (mut now, mut log) = (START.as_secs(), Vec::new());
         for _ in 0..60 {
@@ -225,7 +226,7 @@ async fn random_requests_are_decided_as_by_envoyproxy_ratelimit_but_for_document
 #[tokio::test]
 async fn comparison_finds_settings_that_decide_otherwise() {
     let without: [fn(RateLimitService) -> RateLimitService; 3] = [
-        |service| service.charge_denied(false),
+        |service| service.charge_denied(ChargedDenials::None),
         |service| service.peeks_pass_at_limit(false),
         |service| service.shadow(true),
     ];

@@ -7,6 +7,7 @@ use prost_types::value::Kind;
 use serde_json::{Value, json};
 use tidegate::{Event, Limiter, ManualClock, Observer, OnFailure};
 use tidegate_http::{Draft, Headers};
+use tidegate_rules::ChargedDenials;
 use tidegate_server::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 use tidegate_server::proto::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus};
 use tidegate_server::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
@@ -179,7 +180,7 @@ async fn cost_above_a_limit_is_denied_by_its_rule_alone() {
 #[tokio::test]
 async fn denied_request_is_charged_if_the_service_is_set_to() {
     let (service, _clock) = service();
-    let service = service.charge_denied(true);
+    let service = service.charge_denied(ChargedDenials::All);
     let hits = |hits, descriptors: Vec<_>| RateLimitRequest { hits_addend: hits, ..request(descriptors) };
     let (tokens, user) = (descriptor(&[("tokens", "x")]), descriptor(&[("user", "ada")]));
     let denied = service.decide(&hits(4, vec![user.clone(), tokens.clone()])).await.unwrap();
@@ -201,7 +202,7 @@ async fn denied_request_is_charged_if_the_service_is_set_to() {
 async fn peek_at_exactly_the_limit_passes_if_the_service_is_set_to() {
     for charge in ["all", "each"] {
         let (all, _clock) = service();
-        let service = all.charge_denied(true).peeks_pass_at_limit(true);
+        let service = all.charge_denied(ChargedDenials::All).peeks_pass_at_limit(true);
         let tokens = || descriptor(&[(if charge == "all" { "tokens" } else { "quota_a" }, "x")]);
         let limit = if charge == "all" { 100 } else { 1 };
         let domain = if charge == "all" { "d" } else { "quotas" };
@@ -226,7 +227,7 @@ async fn peek_at_exactly_the_limit_passes_if_the_service_is_set_to() {
 async fn peek_of_a_used_bucket_is_denied_under_every_setting() {
     let bucket = "{ unit: year, requests_per_unit: 4, algorithm: token_bucket, burst: 4 }";
     let rules = format!("domain: d\ndescriptors: [{{ key: a, rate_limit: {bucket} }}]");
-    let service = in_memory(&rules).charge_denied(true).peeks_pass_at_limit(true);
+    let service = in_memory(&rules).charge_denied(ChargedDenials::All).peeks_pass_at_limit(true);
     for (hits, expected) in [(4, OK), (1, OVER), (0, OVER)] {
         let asked = request([with_hits(descriptor(&[("a", "x")]), hits)]);
         assert_eq!(service.decide(&asked).await.unwrap().overall_code(), expected, "{hits} hits");
@@ -236,7 +237,7 @@ async fn peek_of_a_used_bucket_is_denied_under_every_setting() {
 #[tokio::test]
 async fn shadow_rule_shows_and_charges_a_cost_above_its_limit() {
     let (service, _clock) = service();
-    let service = service.charge_denied(true);
+    let service = service.charge_denied(ChargedDenials::All);
     let path = |hits| request([with_hits(descriptor(&[("path", "/")]), hits)]);
     let over = service.decide(&path(9)).await.unwrap();
     assert_eq!((over.overall_code(), rows(&over)), (OK, vec![(OK, Some((1, Unit::Hour)), 0)]));

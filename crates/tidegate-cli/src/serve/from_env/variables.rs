@@ -125,7 +125,7 @@ pub(crate) const VARIABLES: &[Variable] = &[
     variable("LIMIT_RESET_HEADER", "", Setting(&["reset_header"])),
     variable("RESPONSE_DYNAMIC_METADATA", "", Setting(&["request_metadata"])),
     variable("NEAR_LIMIT_RATIO", "0.8", Warned("it changes only statistics, which have other names here")),
-    variable("LOCAL_CACHE_SIZE_IN_BYTES", "", Setting(&["charge_denied_except_cached"])),
+    variable("LOCAL_CACHE_SIZE_IN_BYTES", "", Setting(&["charge_denied"])),
     variable("EXPIRATION_JITTER_MAX_SECONDS", "", Warned("keys expire soon after their window")),
     variable("CACHE_KEY_PREFIX", "", Setting(&["namespace"])),
     variable("BACKEND_TYPE", "redis", Refused("limits are in Redis: unset it, and set REDIS_URL")),

@@ -1,7 +1,6 @@
 //! Counts the changes that are under way, so that the end of the server waits for their audit entries.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::watch;
 
@@ -38,32 +37,10 @@ impl ChangeTracker {
         self.0.send_modify(|state| state.is_stopping = true);
     }
 
-    /// Completes when the server has been stopping for this time.
-    pub(super) async fn stopping_for(&self, time: Duration) {
-        let _ = self.0.subscribe().wait_for(|state| state.is_stopping).await;
-        tokio::time::sleep(time).await;
-    }
-
     /// Completes when no change is under way.
     pub(crate) async fn finished(&self) {
         // Fails only without a sender, and `self` is one.
         let _ = self.0.subscribe().wait_for(|state| state.under_way == 0).await;
-    }
-
-    /// Reports the changes that the end of the server cuts off.
-    pub(crate) fn report_unfinished(&self) {
-        let changes = self.under_way();
-        if changes > 0 {
-            tracing::error!(
-                target: "tidegate::audit",
-                changes,
-                "the drain time has ended before these changes, whose audit entries may be missing"
-            );
-        }
-    }
-
-    fn under_way(&self) -> usize {
-        self.0.borrow().under_way
     }
 }
 
@@ -86,9 +63,9 @@ mod tests {
         tracker.stop();
         assert!(tracker.begin().is_none());
         drop(first);
-        assert_eq!((tracker.finished().now_or_never(), tracker.under_way()), (None, 1));
+        assert_eq!(tracker.finished().now_or_never(), None);
         drop(second);
-        assert_eq!((tracker.finished().now_or_never(), tracker.under_way()), (Some(()), 0));
+        assert_eq!(tracker.finished().now_or_never(), Some(()));
         assert!(tracker.begin().is_none());
     }
 }
