@@ -1,5 +1,7 @@
 //! The demo runs as `scripts/demo` runs it, and its processes end with it.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue should panic")]
+
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;

@@ -17,7 +17,7 @@ use crate::output::{self, Output};
 use crate::quota::{HOW_TO_SPECIFY, required_quota};
 use crate::serve::stop_signal;
 use crate::units::human;
-use crate::{given_key, instances};
+use crate::{confirm, given_key};
 
 /// A change that waits for its confirmation.
 struct Pending<'p> {
@@ -289,7 +289,7 @@ impl FleetChange {
         let Self { question, text, mut json, begins } = self;
         let (inspector, force) = (Inspector::new(limiter)?, change.force);
         let instances = match begins && !force {
-            true => instances::ensure_any(&inspector).await?,
+            true => confirm::ensure_any(&inspector).await?,
             false => inspector.instances().await?,
         };
         let pending = Pending::check(changing, limiter, change, out).await?;
@@ -299,7 +299,7 @@ impl FleetChange {
         }
         let Some(_) = pending.make(&question).await? else { return Ok(false) };
         json["instances"] = instances.into();
-        let text = format!("{text}; {}", instances::followers(instances));
+        let text = format!("{text}; {}", confirm::followers(instances));
         out.print(&json, &[vec![text.into()]])?;
         Ok(true)
     }

@@ -9,7 +9,6 @@ mod failure;
 mod given_key;
 mod holders;
 mod holds;
-mod instances;
 mod log;
 mod option_file;
 mod output;

@@ -32,14 +32,13 @@ mod regex_like;
 mod reloading;
 mod rule;
 mod schema;
-mod similar_name;
 mod timed_reader;
 mod tree;
 mod unmatched;
 mod wildcard;
 mod yaml;
 
-pub use self::config_error::{ConfigError, ConfigErrors};
+pub use self::config_error::{ConfigError, ConfigErrors, similar_name};
 pub use self::decision::{RuleOutcome, RuleResult, RulesDecision};
 pub use self::descriptor::Descriptor;
 pub use self::explain::{Explanation, MatchedEntry};
@@ -49,7 +48,6 @@ pub use self::load::{Loader, Rules};
 pub use self::reloading::{Need, Reload, ReloadingRules};
 pub use self::rule::Rule;
 pub use self::schema::schema;
-pub use self::similar_name::similar_name;
 
 /// The guide: limits from files. [`tidegate::guide`] has the pages about the limiter.
 ///

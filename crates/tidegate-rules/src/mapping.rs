@@ -1,8 +1,8 @@
 //! How a file maps a request to descriptors, in the vocabulary of Envoy's routes. A server evaluates it on its
 //! own type of request, as `tidegate-http` does.
 
+use super::config_error::similar_name;
 use super::config_error::{ConfigError, ConfigErrors, ErrorList};
-use super::similar_name::similar_name;
 
 /// The mapping of one domain.
 #[derive(Debug, Default)]

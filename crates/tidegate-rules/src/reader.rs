@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::config_error::{ConfigError, ErrorList, SourceSpan, cut};
 use super::fields::{DESCRIPTOR, DOCUMENT, RATE_LIMIT, REPLACES, TABLES};
 use super::yaml::{Value, YamlNode};
+use crate::config_error::similar_name;
 use crate::fields::FieldTable;
 use crate::files::SourceFile;
-use crate::similar_name::similar_name;
 
 /// The largest number in a quota.
 const MAX_NUMBER: u64 = 1 << 48;

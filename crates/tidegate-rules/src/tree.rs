@@ -8,10 +8,10 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use smallvec::SmallVec;
 
+use super::config_error::similar_name;
 use super::descriptor::DescriptorEntry;
 use super::networks::Networks;
 use super::rule::Pattern;
-use super::similar_name::similar_name;
 use super::wildcard::Wildcard;
 
 /// A key or value, stored inline: following a pointer takes longer than comparing the bytes.

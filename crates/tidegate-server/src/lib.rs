@@ -23,6 +23,7 @@ mod grpc_port;
 mod grpc_streams;
 mod http1;
 mod http_api;
+mod http_state;
 mod json;
 mod metrics;
 mod origin;

@@ -17,7 +17,7 @@ use crate::body::BodyMemory;
 use crate::connections::{Admission, Guests, Port, Stop};
 use crate::grpc::GrpcHealth;
 use crate::grpc_port::GrpcPort;
-use crate::http_api::HttpState;
+use crate::http_state::HttpState;
 use crate::metrics::ServiceMetrics;
 use crate::permits::PermitTable;
 use crate::readiness::{NeedsRedis, Readiness};

@@ -16,7 +16,7 @@ use axum::Router;
 use axum::routing::{get, post};
 
 pub(crate) use self::problem::Problem;
-use crate::http_api::HttpState;
+use crate::http_state::HttpState;
 
 /// Returns the routes below `/v1`.
 pub(crate) fn router() -> Router<HttpState> {

@@ -13,7 +13,7 @@ use super::request::{AcquireRequest, Input, ReleaseRequest};
 use super::response::{DecisionResponse, PermitBody, ReleasedResponse};
 use super::subject::{GateChecks, Subject};
 use super::{examples, subject};
-use crate::http_api::HttpState;
+use crate::http_state::HttpState;
 use crate::permits::PermitSlot;
 
 const DEFAULT_TTL_MS: u64 = 60_000;
