@@ -58,7 +58,7 @@ use self::holds::MAX_HOLDS;
 pub use self::holds::{FoundHold, KeyHolds};
 use self::name::decoded_key;
 pub use self::name::{Name, NotState, Shape};
-pub use self::quota_text::{parse_rate, quota_of};
+pub use self::quota_text::quota_of;
 pub use self::ranking::Ranking;
 pub use self::redis_load::RedisLoad;
 pub use self::releases::ReleaseInbox;

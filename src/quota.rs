@@ -28,9 +28,9 @@ pub mod reference;
 #[cfg(feature = "serde")]
 mod serde;
 pub(crate) mod settlement;
+mod text;
 mod window;
 
-use std::fmt;
 use std::time::Duration;
 
 #[cfg(feature = "calendar")]
@@ -39,7 +39,7 @@ pub use self::calendar::Calendar;
 pub(crate) use self::calendar::Calendar;
 pub(crate) use self::invalid::Invalid;
 pub use self::rate::Rate;
-pub(crate) use self::rate::{LONGEST_US, MAX_UNITS, Micros, whole_micros};
+pub(crate) use self::rate::{LONGEST_US, MAX_UNITS, whole_micros};
 pub use self::window::Window;
 pub(crate) use self::window::{check_limit, limit_and_window};
 use crate::error::Error;
@@ -53,7 +53,7 @@ pub(crate) const MAX_INSTANCES: u64 = 65_535;
 
 /// An algorithm with its numbers. See the [module docs](self).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(::serde::Serialize, ::serde::Deserialize), serde(transparent))]
+#[cfg_attr(feature = "serde", derive(::serde::Serialize), serde(transparent))]
 pub struct Quota {
     kind: Kind,
 }
@@ -390,14 +390,6 @@ impl Quota {
     #[must_use]
     pub const fn kind(&self) -> &Kind {
         &self.kind
-    }
-}
-
-/// Displays `token_bucket 5, refilled 5/min` or `fixed_window 100 in 60s by the clock`, for example.
-impl fmt::Display for Quota {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.algorithm(), self.limit())?;
-        self.kind.algorithm().describe(f)
     }
 }
 

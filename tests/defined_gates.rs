@@ -40,8 +40,8 @@ async fn second_quota_of_a_gate_is_reported_once_for_each_name() {
         // In the same second, in which a warning with this code was reported already.
         let _ = (limiter.gate("signup", of(1)), limiter.gate("signup", of(2)));
         let expected = [
-            "two gates are named `login` and share their counts, but have different quotas: token_bucket 5, refilled 5/h and token_bucket 9, refilled 9/h; rename one of them, or make gates whose quota is chosen at run time by `Limiter::try_gate` [gate-redefined]",
-            "two gates are named `signup` and share their counts, but have different quotas: token_bucket 1, refilled 1/h and token_bucket 2, refilled 2/h; rename one of them, or make gates whose quota is chosen at run time by `Limiter::try_gate` [gate-redefined]",
+            "two gates are named `login` and share their counts, but have different quotas: 5/h burst 5 and 9/h burst 9; rename one of them, or make gates whose quota is chosen at run time by `Limiter::try_gate` [gate-redefined]",
+            "two gates are named `signup` and share their counts, but have different quotas: 1/h burst 1 and 2/h burst 2; rename one of them, or make gates whose quota is chosen at run time by `Limiter::try_gate` [gate-redefined]",
         ];
         assert_eq!(std::mem::take(&mut *warned.0.lock().unwrap()), expected);
     }

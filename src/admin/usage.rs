@@ -190,11 +190,11 @@ mod tests {
         let used =
             read("token_bucket", &format!("36000000/12000000 of 5, 1/us at {}", NOW - 6_000_000)).unwrap();
         assert_eq!(used.used, 2.5);
-        assert_eq!(used.quota.unwrap().to_string(), "token_bucket 5, refilled 5/min");
+        assert_eq!(used.quota.unwrap().to_string(), "5/min burst 5");
         assert_eq!((used.reset_after, used.blocked_for), (minute / 2, None));
         let later = NOW + 5_000_000;
         let used = read("leaky_bucket", &format!("0/1 of 5, 5/us at {NOW} blocked until {later}")).unwrap();
-        assert_eq!(used.quota.unwrap().to_string(), "leaky_bucket 5, drained 5000000/s");
+        assert_eq!(used.quota.unwrap().to_string(), "5000000/s queue 5");
         assert_eq!(used.blocked_for, Some(Duration::from_secs(5)));
 
         let fixed = "fixed_window/60s";

@@ -48,7 +48,7 @@ use crate::runtime::sync::{Mutex, lock};
 /// # fn main() -> Result<(), Error> {
 /// let billing = Calendar::MONTH.anchored_to_day(31)?.in_zone("Europe/Berlin")?;
 /// let quota = Quota::calendar_window(10_000, billing);
-/// assert_eq!(quota.to_string(), "fixed_window 10000 per month+31@Europe/Berlin");
+/// assert_eq!(quota.to_string(), "10000/month from 31 in Europe/Berlin");
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -165,17 +165,25 @@ impl Calendar {
     }
 }
 
-impl fmt::Display for Calendar {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Calendar {
+    /// Returns the period, the anchor if it is another than the first day, and the zone, each as it is written.
+    pub(crate) fn parts(&self) -> (&'static str, String, &'static str) {
         let FirstDays { period, month, day } = self.first_days;
         let name = PERIODS.iter().find(|(_, known)| *known == period).map_or("", |(name, _)| name);
-        f.write_str(name)?;
-        match (period, month, day) {
-            (_, 1, 1) => {}
-            (Period::Quarter | Period::Year, month, day) => write!(f, "+{month:02}-{day:02}")?,
-            (_, _, day) => write!(f, "+{day}")?,
-        }
-        write!(f, "@{}", self.zone.name())
+        let anchor = match (period, month, day) {
+            (_, 1, 1) => String::new(),
+            (Period::Quarter | Period::Year, month, day) => format!("{month:02}-{day:02}"),
+            (_, _, day) => day.to_string(),
+        };
+        (name, anchor, self.zone.name())
+    }
+}
+
+impl fmt::Display for Calendar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (period, anchor, zone) = self.parts();
+        let plus = if anchor.is_empty() { "" } else { "+" };
+        write!(f, "{period}{plus}{anchor}@{zone}")
     }
 }
 

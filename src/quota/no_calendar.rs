@@ -18,6 +18,10 @@ impl Calendar {
         match *self {}
     }
 
+    pub(crate) const fn parts(&self) -> (&'static str, String, &'static str) {
+        match *self {}
+    }
+
     pub(crate) const fn mean_us(&self) -> u64 {
         match *self {}
     }

@@ -125,20 +125,6 @@ impl Rate {
     }
 }
 
-/// Displays `5/s`, `100/min` or `1/1500ms`, for example.
-impl fmt::Display for Rate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let period = match self.period_us {
-            1_000_000 => "s",
-            60_000_000 => "min",
-            3_600_000_000 => "h",
-            86_400_000_000 => "d",
-            us => return write!(f, "{}/{}", self.units, Micros(us)),
-        };
-        write!(f, "{}/{period}", self.units)
-    }
-}
-
 /// Returns `duration` in µs if it is a whole number of microseconds, from `min_us` to ten years.
 pub(crate) const fn whole_micros(duration: Duration, min_us: u64) -> Option<u64> {
     let us = duration.as_micros();

@@ -1,11 +1,18 @@
-//! Serialization of rates and calendars. Deserialization validates them like the constructors.
+//! Serialization of quotas and rates, as maps, and of calendars, as texts. Deserialization also takes their text where the format is one that people
+//! write, and validates them like the constructors.
 
+use std::fmt;
+use std::marker::PhantomData;
+use std::str::FromStr;
 use std::time::Duration;
 
-use serde::de::Error as _;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{Calendar, Rate};
+use super::{Calendar, Quota, Rate};
+use crate::error::Error;
+use crate::quota::algorithm::Kind;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -20,10 +27,29 @@ impl Serialize for Rate {
     }
 }
 
+impl TryFrom<RateData> for Rate {
+    type Error = Error;
+
+    fn try_from(RateData { units, period_us }: RateData) -> Result<Self, Error> {
+        Self::try_new(units, Duration::from_micros(period_us))
+    }
+}
+
+impl From<Kind> for Quota {
+    fn from(kind: Kind) -> Self {
+        Self { kind }
+    }
+}
+
 impl<'de> Deserialize<'de> for Rate {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let RateData { units, period_us } = RateData::deserialize(deserializer)?;
-        Self::try_new(units, Duration::from_micros(period_us)).map_err(D::Error::custom)
+        text_or_map::<_, RateData, _>(deserializer, "a rate, such as \"5/s\" or \"100/min\"")
+    }
+}
+
+impl<'de> Deserialize<'de> for Quota {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        text_or_map::<_, Kind, _>(deserializer, "a limit, such as \"100/min\" or \"5/min burst 20\"")
     }
 }
 
@@ -35,6 +61,41 @@ impl Serialize for Calendar {
 
 impl<'de> Deserialize<'de> for Calendar {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
+fn text_or_map<'de, T, M, D>(deserializer: D, expected: &'static str) -> Result<T, D::Error>
+where
+    T: FromStr<Err = Error> + TryFrom<M, Error: fmt::Display>,
+    M: Deserialize<'de>,
+    D: Deserializer<'de>,
+{
+    if deserializer.is_human_readable() {
+        return deserializer.deserialize_any(TextOrMap(expected, PhantomData::<(T, M)>));
+    }
+    M::deserialize(deserializer)?.try_into().map_err(de::Error::custom)
+}
+
+/// Reads a `T` from its text, or from the map of an `M`.
+struct TextOrMap<T, M>(&'static str, PhantomData<(T, M)>);
+
+impl<'de, T, M> Visitor<'de> for TextOrMap<T, M>
+where
+    T: FromStr<Err = Error> + TryFrom<M, Error: fmt::Display>,
+    M: Deserialize<'de>,
+{
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+        text.parse().map_err(E::custom)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+        M::deserialize(MapAccessDeserializer::new(map))?.try_into().map_err(de::Error::custom)
     }
 }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, value_parser};
-use tidegate::admin::{ChangedGate, did_you_mean, listed, parse_rate, quota_of};
+use tidegate::admin::{ChangedGate, did_you_mean, listed, quota_of};
 use tidegate::algorithm::{ALGORITHMS, Definition, Parameters};
 use tidegate::quota::Calendar;
 use tidegate::{Limiter, Quota, Rate};
@@ -22,12 +22,16 @@ use crate::units;
 pub(crate) struct QuotaArgs {
     #[command(flatten)]
     algorithm: AlgorithmArgs,
+    /// The quota as text, such as "100/min", "5/min burst 20" or "10 in flight", instead of an algorithm with its
+    /// numbers
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["algorithm", "rate", "length", "by_clock", "count_denied"])]
+    quota: Option<Quota>,
     /// Find the gate in this rule file or folder, by its name or the name or path of its rule; without
     /// another quota, its quota applies
     #[arg(long, value_name = "PATH")]
     pub(crate) rules: Option<PathBuf>,
     /// Such as 5/s, 100/m, 1/1500ms
-    #[arg(long, value_parser = parse_rate, requires = "algorithm")]
+    #[arg(long, requires = "algorithm")]
     rate: Option<Rate>,
     /// Such as 90s, 1h30m, 7d
     #[arg(long, value_name = "TIME", value_parser = units::duration, requires = "algorithm", group = "length")]
@@ -97,7 +101,7 @@ pub(crate) fn required_quota(gate: &ChangedGate, given: Option<Quota>) -> Result
 
 /// What to do if a quota is missing.
 pub(crate) const HOW_TO_SPECIFY: &str =
-    "specify the gate's quota, such as `--token-bucket 5 --rate 5/m`, or its rules: --rules PATH";
+    "specify the gate's quota, such as `--quota \"5/min burst 5\"`, or its rules: --rules PATH";
 
 impl QuotaArgs {
     /// Returns the gate that `gate` names, and the quota of the options.
@@ -112,7 +116,7 @@ impl QuotaArgs {
 
     /// Returns the quota of the options, or `None` if they contain none.
     fn quota(&self) -> Result<Option<Quota>, Failure> {
-        let Some((algorithm, limit)) = self.algorithm.0 else { return Ok(None) };
+        let Some((algorithm, limit)) = self.algorithm.0 else { return Ok(self.quota) };
         if let Some(calendar) = self.calendar {
             // clap does not require an option that conflicts with a given one.
             return match algorithm.name {

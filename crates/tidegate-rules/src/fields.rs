@@ -72,7 +72,11 @@ pub(super) static DESCRIPTOR: FieldTable = FieldTable {
             FieldKind::Texts,
             "Instead of a value: networks and addresses, one of which contains the value, an address.",
         ),
-        field("rate_limit", FieldKind::One(&RATE_LIMIT), "The limit for descriptors that end at this entry."),
+        field(
+            "rate_limit",
+            FieldKind::OneOrText(&RATE_LIMIT),
+            "The limit for descriptors that end at this entry; or as text, such as `100/day` or `10 in flight`.",
+        ),
         field("descriptors", FieldKind::Many(&DESCRIPTOR), "The rules for the entries that follow."),
         field("shadow_mode", FieldKind::Flag, "Decides and counts, but never denies."),
         field(
@@ -286,6 +290,8 @@ pub(super) enum FieldKind {
     /// A map of any values.
     Map,
     One(&'static FieldTable),
+    /// The fields of this table, or a text.
+    OneOrText(&'static FieldTable),
     Many(&'static FieldTable),
     /// A map from names that the operator chooses.
     Named(&'static FieldTable),

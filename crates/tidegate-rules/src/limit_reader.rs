@@ -46,6 +46,9 @@ pub(super) type ParsedLimit = (LimitSettings, Vec<SourceSpan>);
 
 /// Reads a `rate_limit`. Returns `None` if it has an error; the error is added to the reader's.
 pub(super) fn read(reader: &mut Reader<'_>, node: &YamlNode) -> Option<ParsedLimit> {
+    if let Value::Text(text) = node.value() {
+        return of_text(reader, node, text);
+    }
     let errors_before = reader.errors.total();
     let fields = reader.map(node, &RATE_LIMIT)?;
     let name = fields.get("name").and_then(|name| reader.text("name", name));
@@ -89,6 +92,32 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &YamlNode) -> Option<ParsedLim
         candidate,
     };
     (reader.errors.total() == errors_before).then_some((settings, spans))
+}
+
+/// Reads a limit that is a text, such as `100/day`.
+fn of_text(reader: &mut Reader<'_>, node: &YamlNode, text: &str) -> Option<ParsedLimit> {
+    match text.parse::<Quota>() {
+        Ok(quota) => {
+            let is_in_flight = quota.is_in_flight();
+            let settings = LimitSettings {
+                limit: Limit::Quota(quota),
+                is_in_flight,
+                cost: 1,
+                name: None,
+                replaces: [].into(),
+                tiers: [].into(),
+                on_failure: None,
+                lease: None,
+                ban: None,
+                candidate: None,
+            };
+            Some((settings, Vec::new()))
+        }
+        Err(error) => {
+            reader.error(node.span(), error.to_string()).hint("0 requests: `requests_per_unit: 0`");
+            None
+        }
+    }
 }
 
 /// Reports the fields that cannot be combined with `unlimited`. Those that Envoy's service ignores are no errors.

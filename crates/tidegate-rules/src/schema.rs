@@ -48,6 +48,7 @@ fn property(field: &Field) -> Value {
         FieldKind::Choice(choices) => json!({ "enum": choices }),
         FieldKind::Map => json!({ "type": "object" }),
         FieldKind::One(table) => reference(table),
+        FieldKind::OneOrText(table) => json!({ "anyOf": [reference(table), { "type": "string" }] }),
         FieldKind::Many(table) => json!({ "type": ["array", "null"], "items": reference(table) }),
         FieldKind::Named(table) => json!({ "type": "object", "additionalProperties": reference(table) }),
     };

@@ -13,7 +13,7 @@
 //!     limit is divided by `instances`, which is at least 1, and rounded up.
 //!   - `impl Algorithm for Name`. Required: `is_possible`, `settle`, `is_ahead`, `afford`, `charge`,
 //!     `give_back`, `after`, `remaining`, `room`, `retry_after`, `reset_after`. With a window also `window`, else
-//!     `window_us` and `describe`. Without [`Storage::Log`] also `parse`. Override each other method whose
+//!     `window_us`. Without [`Storage::Log`] also `parse`. Override each other method whose
 //!     default is wrong for the algorithm; `stamp`, `stamp_at`, `leased_until` and `is_stamp_the_end` go together.
 //! - `lua/quota/NAME.lua`: a function `NAME` that does the same on the server. `lua/prelude.lua` has its contract.
 //! - In `lua/reserve/holds.lua`, the stamp of a charge in `stamp_of`, and how long it can count in `life`, which are
@@ -42,11 +42,9 @@
 //! `algorithms!`, and composes its scripts itself: it is no part of `GROUP`, and has no refund and no penalty. Its
 //! decisions are in `src/quota/reference/in_flight.rs`, and the parts of its calls in `src/store/redis/acquire.rs`.
 
-use std::fmt;
-
 use super::in_flight::Holdings;
 use super::log::Log;
-use crate::quota::{Micros, Window};
+use crate::quota::Window;
 use crate::script::Scripts;
 
 /// Implements `Deserialize` from these fields and no others, by a constructor.
@@ -86,6 +84,9 @@ pub struct Definition {
     pub(crate) token_code: Option<u8>,
     /// The parameters of a quota besides its limit.
     pub parameters: Parameters,
+    /// The words that name it in the text of a quota, such as `sliding log` in `20/h sliding log`: before the capacity with
+    /// [`Parameters::Rate`], else at the end. Empty for a fixed window.
+    pub words: &'static str,
     /// The placeholder of the limit in the help of the CLI, such as `CAPACITY`.
     pub limit_name: &'static str,
     /// The help text of the CLI option that sets the limit.
@@ -272,21 +273,6 @@ pub trait Algorithm {
     /// Returns the window, if the quota has one. The Redis keys of its states contain it.
     fn window(&self) -> Option<Window> {
         None
-    }
-
-    /// Writes the end of the quota's [`Display`](fmt::Display), after the name and the limit.
-    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(window) = self.window() else { return Ok(()) };
-        let Window { us, aligned_us, calendar } = window;
-        if calendar.is_some() {
-            return write!(f, " per {window}");
-        }
-        write!(f, " in {}", Micros(us))?;
-        match aligned_us {
-            None => Ok(()),
-            Some(0) => write!(f, " by the clock"),
-            Some(offset) => write!(f, " by the clock + {}", Micros(offset)),
-        }
     }
 
     /// Returns the window that HTTP headers report, in µs. The window of a bucket is the time in which it

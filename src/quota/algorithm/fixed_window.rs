@@ -15,6 +15,7 @@ pub(super) static DEFINITION: Definition = Definition {
     work: 2,
     token_code: Some(2),
     parameters: Parameters::Window,
+    words: "",
     limit_name: "LIMIT",
     help: "The units per --window, which begins with its first unit",
 };

@@ -17,6 +17,7 @@ pub(super) static DEFINITION: Definition = Definition {
     work: 4,
     token_code: None,
     parameters: Parameters::Count,
+    words: "in flight",
     limit_name: "UNITS",
     help: "The units that may be held at the same time",
 };

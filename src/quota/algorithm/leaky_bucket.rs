@@ -1,8 +1,6 @@
 //! Leaky bucket: a token bucket used as a queue. The level is the queued work, so an admitted check waits
 //! until the work before it has drained.
 
-use std::fmt;
-
 use super::definition::{Algorithm, Definition, Parameters, RawState, State, Storage, deserialize};
 use super::token_bucket::TokenBucket;
 use crate::error::Error;
@@ -18,6 +16,7 @@ pub(super) static DEFINITION: Definition = Definition {
     work: 2,
     token_code: Some(1),
     parameters: Parameters::Rate,
+    words: "queue",
     limit_name: "QUEUE",
     help: "A queue of this many units, drained at --rate",
 };
@@ -131,10 +130,6 @@ impl Algorithm for LeakyBucket {
 
     fn lengthens(&self) -> bool {
         self.0.lengthens()
-    }
-
-    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, ", drained {}", self.0.configured_rate)
     }
 
     fn window_us(&self) -> u64 {

@@ -18,6 +18,7 @@ pub(super) static DEFINITION: Definition = Definition {
     work: 3,
     token_code: Some(4),
     parameters: Parameters::Window,
+    words: "sliding counter",
     limit_name: "LIMIT",
     help: "The approximate units in any period of --window",
 };

@@ -1,12 +1,11 @@
 //! Sliding log: every charge with its time, so that no window of the length holds more than the limit.
 
-use std::fmt;
 use std::time::Duration;
 
 use super::definition::{Algorithm, Definition, EXACT, Parameters, RawState, State, Storage, deserialize};
 use super::log::{Log, MAX_TOTAL};
 use crate::error::Error;
-use crate::quota::{Invalid, Micros, Window, limit_and_window};
+use crate::quota::{Invalid, Window, limit_and_window};
 use crate::script::scripts;
 
 pub(super) static DEFINITION: Definition = Definition {
@@ -17,6 +16,7 @@ pub(super) static DEFINITION: Definition = Definition {
     work: 5,
     token_code: Some(3),
     parameters: Parameters::Window,
+    words: "sliding log",
     limit_name: "LIMIT",
     help: "The units in any period of --window",
 };
@@ -164,11 +164,6 @@ impl Algorithm for SlidingLog {
 
     fn window(&self) -> Option<Window> {
         Some(Window { us: self.window_us, aligned_us: None, calendar: None })
-    }
-
-    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, " in {}", Micros(self.window_us))?;
-        if self.count_denied { write!(f, ", denied ones counted") } else { Ok(()) }
     }
 
     fn counts_denied(&self) -> bool {

@@ -1,6 +1,5 @@
 //! Token bucket: a level of used ticks that may rise to the capacity and drains at the refill rate.
 
-use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
@@ -19,6 +18,7 @@ pub(super) static DEFINITION: Definition = Definition {
     work: 2,
     token_code: Some(0),
     parameters: Parameters::Rate,
+    words: "burst",
     limit_name: "CAPACITY",
     help: "A bucket of this many units, refilled at --rate",
 };
@@ -46,7 +46,7 @@ pub struct TokenBucket {
     pub per: u64,
     /// The rate as configured, for [`std::fmt::Display`].
     #[cfg_attr(feature = "serde", serde(rename = "rate"))]
-    pub(super) configured_rate: Rate,
+    pub(in crate::quota) configured_rate: Rate,
 }
 
 deserialize!(TokenBucket { capacity: u64, rate: Rate } Self::build(capacity, rate));
@@ -239,10 +239,6 @@ impl Algorithm for TokenBucket {
 
     fn lengthens(&self) -> bool {
         true
-    }
-
-    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, ", refilled {}", self.configured_rate)
     }
 
     fn window_us(&self) -> u64 {

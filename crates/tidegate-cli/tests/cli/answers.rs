@@ -126,7 +126,7 @@ async fn inspect_shows_the_usage_at_every_gate_without_a_quota() {
         assert!(state["expires_in_us"].as_u64().unwrap() + 1_000 >= reset_after.as_micros() as u64, "{name}");
     }
     let ran = program.run(["inspect", "user:42"]);
-    ran.assert(0, &["token_bucket 10, refilled 10/d", "fixed_window/86400s@clock", "9m 5"]);
+    ran.assert(0, &["10/d burst 10", "fixed_window/86400s@clock", "9m 5"]);
     assert_eq!(ran.out.lines().count(), 1 + quotas.len());
     program.run(["inspect", "user:42", "--gate", "log"]).assert(0, &["sliding_log/86400s"]);
     let reply = program.json(0, &["inspect", "user:42", "--limit", "2"]);

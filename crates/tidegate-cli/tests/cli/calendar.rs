@@ -31,9 +31,9 @@ async fn keys_of_calendar_windows_are_found_changed_and_overridden() {
     let year = ["--calendar", "year+02-29"];
     program
         .run([&set[..], &year].concat())
-        .assert(0, &["tenant:7 at api has the quota fixed_window 9 per year+02-29@UTC for 1h"]);
+        .assert(0, &["tenant:7 at api has the quota 9/year from 02-29 in UTC for 1h"]);
     soon("the key is overridden", async || gate.peek("tenant:7").await.unwrap().limit() == 9).await;
-    program.run(["overrides"]).assert(0, &["fixed_window 9 per year+02-29@UTC"]);
+    program.run(["overrides"]).assert(0, &["9/year from 02-29 in UTC"]);
     program.run(["reset", "tenant:7", "--gate", "api", "--yes"]).assert(0, &[]);
 }
 
@@ -66,7 +66,7 @@ fn rule_with_a_calendar_is_valid_and_shown() {
     let right = file("every: month, zone: Europe/Berlin, anchor: 15, requests_per_unit: 5");
     program.run(["rules", "validate", right.path()]).assert(0, &[]);
     let explain = ["rules", "explain", right.path(), "--domain", "api", "-d", "tenant=7"];
-    program.run(explain).assert(0, &["fixed_window 5 per month+15@Europe/Berlin"]);
+    program.run(explain).assert(0, &["5/month from 15 in Europe/Berlin"]);
     drop(right);
     let wrong = file("every: month, zone: Europe/Berln, requests_per_unit: 5");
     program

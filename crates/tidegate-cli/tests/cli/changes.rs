@@ -209,7 +209,7 @@ async fn each_face_refuses_the_same_changes_for_the_same_reason() {
         (
             "override",
             &in_flight[..],
-            "in_flight 9 is a limit in flight: services would ignore it; nothing changed",
+            "9 in flight is a limit in flight: services would ignore it; nothing changed",
         ),
         (
             "override",

@@ -618,7 +618,7 @@ fn rules_can_be_validated_and_explained_as_the_service_reads_them() {
     let team = format!("{path}/team.yaml");
     rules(&runtime, &["validate", "--from-env", &team], &[]).assert(0, &["valid: 1 rule in "]);
     rules(&runtime, &["explain", "--from-env", "--domain", "d", "-d", "team=a"], &merged)
-        .assert(0, &["rule d.team: fixed_window 2 in 3600s by the clock, quota mode"]);
+        .assert(0, &["rule d.team: 2/h, quota mode"]);
     rules(&runtime, &["validate"], &merged).assert(2, &["<PATH>"]);
 }
 

@@ -36,11 +36,11 @@ async fn peek_shows_the_units_left_and_check_is_refused() {
     program.run(uploads("peek")).assert(0, &["allowed, 6 of 10 left"]);
     let reply = program.json(0, &uploads("peek"));
     assert_eq!(reply["redis_key"], gate.redis_key("user:42").unwrap());
-    assert_eq!(reply["quota"], "in_flight 10");
+    assert_eq!(reply["quota"], "10 in flight");
     program.run(uploads("check")).assert(2, &["use `peek`"]);
     assert_eq!(gate.peek("user:42").await.unwrap().remaining(), 6);
     // The quota is a part of the state.
-    program.run(["peek", "user:42", "--gate", "uploads"]).assert(0, &["6 of 10 left", "in_flight 10"]);
+    program.run(["peek", "user:42", "--gate", "uploads"]).assert(0, &["6 of 10 left", "10 in flight"]);
     for args in [
         &["--in-flight", "3", "--fair", "1s"][..],
         &["--in-flight", "0"],
@@ -85,8 +85,8 @@ async fn override_changes_the_limit_in_place() {
     let _held = acquire(&gate, 1).await;
     assert!(gate.try_acquire("user:42").await.unwrap().permit().is_none());
     let args = ["override", "user:42", "--gate", "uploads", "--for", "1h", "--yes"];
-    program.run([&args[..], &["--in-flight", "2"]].concat()).assert(0, &["in_flight 2"]);
-    program.run(["overrides"]).assert(0, &["in_flight 2"]);
+    program.run([&args[..], &["--in-flight", "2"]].concat()).assert(0, &["2 in flight"]);
+    program.run(["overrides"]).assert(0, &["2 in flight"]);
     soon("the override applies", async || gate.try_acquire("user:42").await.unwrap().permit().is_some())
         .await;
     program.run(["override", "user:42", "--gate", "uploads", "--end", "--yes"]).assert(0, &[]);
@@ -149,6 +149,6 @@ fn request_with_a_rule_in_flight_can_be_peeked() {
     program.run([&["check"], &request[..]].concat()).assert(2, &["use `peek`"]);
     program
         .run(["rules", "explain", file.path(), "--domain", "d", "-d", "u=ada"])
-        .assert(0, &["in_flight 3"]);
+        .assert(0, &["3 in flight"]);
     program.run(["peek", "ada", "--gate", "d.u", "--rules", file.path()]).assert(0, &["3 of 3 left"]);
 }

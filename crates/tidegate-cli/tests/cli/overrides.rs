@@ -52,7 +52,11 @@ async fn services_apply_switches_and_overrides_of_the_command_line() {
 
     let quota = ["--token-bucket", "50", "--rate", "50/h"];
     let set = [&["override", "tenant:7", "--gate", "api", "--for", "7d", "--yes"], &quota[..]].concat();
-    program.run(&set).assert(0, &["tenant:7 at api has the quota token_bucket 50, refilled 50/h for 7d"]);
+    program.run(&set).assert(0, &["tenant:7 at api has the quota 50/h burst 50 for 7d"]);
+    let by_text = ["peek", "tenant:1", "--gate", "other", "--quota", "5/min burst 20"];
+    program.run(by_text).assert(0, &["20 of 20 left"]);
+    program.run([&by_text[..], &["--rate", "5/s"]].concat()).assert(2, &["cannot be used with"]);
+    program.run(["peek", "x", "--gate", "other", "--quota", "5/fortnight"]).assert(2, &["no unit of time"]);
     soon("the key is overridden", async || api.peek("tenant:7").await.unwrap().limit() == 50).await;
     assert_eq!(
         program.json(0, &["peek", "tenant:7", "--gate", "api", "--token-bucket", "1", "--rate", "1/h"])["limit"],
@@ -113,7 +117,7 @@ fn overrides_need_confirmation_and_valid_arguments() {
     terminal.press("n\n");
     assert_eq!(terminal.end(), 1);
     let mut terminal = Terminal::run(&program, &[&set[..], &["--force"]].concat());
-    terminal.see("Give x at api the quota token_bucket 5, refilled 5/s for 1h, in the whole fleet? [y/N]");
+    terminal.see("Give x at api the quota 5/s burst 5 for 1h, in the whole fleet? [y/N]");
     terminal.press("y\n");
     assert_eq!(terminal.end(), 0);
     let reply = program.json(0, &["overrides"]);

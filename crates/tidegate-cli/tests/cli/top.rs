@@ -26,7 +26,7 @@ async fn top_shows_current_usage_and_restores_the_terminal() {
         let mut terminal = Terminal::run(&program, &TOP);
         terminal.see("user:1");
         assert!(terminal.is_full_screen());
-        for word in ["key", "gate", "used", "api", "token_bucket 100, refilled 1/h", "q quits"] {
+        for word in ["key", "gate", "used", "api", "1/h burst 100", "q quits"] {
             terminal.see(word);
         }
         let key = format!("user:{end}").escape_debug().to_string();

@@ -175,9 +175,9 @@ async fn switch_and_override_accept_the_name_or_path_of_a_rule() {
     let set = ["override", "ada", "--gate", "Logins", "--rules", file.path(), "--yes"];
     program
         .run(with(&set, &["--for", "1h", "--token-bucket", "9", "--rate", "9/h"]))
-        .assert(0, &["ada at auth.auth_type-login has the quota token_bucket 9, refilled 9/h for 1h"]);
+        .assert(0, &["ada at auth.auth_type-login has the quota 9/h burst 9 for 1h"]);
     program.run(with(&set, &["--end"])).assert(0, &["ada at auth.auth_type-login has the gate's own quota"]);
-    program.run(with(&set, &["--for", "1h"])).assert(0, &["token_bucket 2, refilled 2/h"]);
+    program.run(with(&set, &["--for", "1h"])).assert(0, &["2/h burst 2"]);
     let check = ["check", "bob", "--rules", file.path(), "--gate"];
     assert_eq!(program.json(0, &with(&check, &["Logins"]))["gate"], "auth.auth_type-login");
     program.run(with(&check, &["auth.free"])).assert(2, &["has no quota"]);
@@ -288,12 +288,11 @@ async fn quota_is_optional_where_the_state_contains_it() {
     let program = Program::shared();
     let (limiter, login) = service(&program).await;
     let peek = |key: &str, gate: &str| program.run(["peek", key, "--gate", gate]);
-    peek("user:42", "login")
-        .assert(0, &["allowed, 1 of 2 left", "(stored quota: token_bucket 2, refilled 2/h)"]);
+    peek("user:42", "login").assert(0, &["allowed, 1 of 2 left", "(stored quota: 2/h burst 2)"]);
     program.run(["check", "user:42", "--gate", "login"]).assert(0, &["allowed, 0 of 2 left"]);
     assert_eq!(login.peek("user:42").await.unwrap().remaining(), 0, "the same state as the service's");
     limiter.gate("queue", Quota::leaky_bucket(3, Rate::per_hour(3))).penalize("user:42", 1).await.unwrap();
-    peek("user:42", "queue").assert(0, &["(stored quota: leaky_bucket 3, drained 3/h)"]);
+    peek("user:42", "queue").assert(0, &["(stored quota: 3/h queue 3)"]);
     let windows = [
         ("fixed", Quota::fixed_window(5, HOUR), "add `--fixed-window LIMIT --window 3600s`,"),
         (
@@ -310,7 +309,7 @@ async fn quota_is_optional_where_the_state_contains_it() {
         peek("user:43", gate).assert(2, &["no state of user:43 at", "other keys are stored as", option]);
     }
     peek("user:43", "login").assert(2, &["add `--token-bucket CAPACITY --rate RATE`, or --rules PATH"]);
-    peek("user:42", "logn").assert(2, &["no state of gate logn", "--token-bucket 5 --rate 5/m"]);
+    peek("user:42", "logn").assert(2, &["no state of gate logn", "--quota \"5/min burst 5\""]);
     limiter.gate("login", Quota::sliding_log(5, HOUR)).penalize("user:42", 1).await.unwrap();
     peek("user:42", "login").assert(2, &["is stored as token_bucket and as sliding_log/3600s"]);
     // An override's quota decides, so the gate's is not needed.

@@ -36,22 +36,38 @@ async fn passes(limits: &RulesLimiter, descriptor: &Descriptor<'_>, checks: usiz
 #[test]
 fn rule_can_select_each_algorithm() {
     for (rate_limit, expected) in [
-        ("unit: minute, requests_per_unit: 5", "fixed_window 5 in 60s by the clock"),
-        ("every: 15m, requests_per_unit: 5", "fixed_window 5 in 900s by the clock"),
-        ("every: 1s, requests_per_unit: 5, algorithm: token_bucket", "token_bucket 5, refilled 5/s"),
-        (
-            "unit: second, requests_per_unit: 5, algorithm: token_bucket, burst: 9",
-            "token_bucket 9, refilled 5/s",
-        ),
-        (
-            "unit: minute, requests_per_unit: 5, algorithm: leaky_bucket, burst: 2",
-            "leaky_bucket 2, drained 5/min",
-        ),
-        ("unit: hour, requests_per_unit: 5, algorithm: sliding_log", "sliding_log 5 in 3600s"),
-        ("unit: hour, requests_per_unit: 5, algorithm: sliding_counter", "sliding_counter 5 in 3600s"),
+        ("unit: minute, requests_per_unit: 5", "5/min"),
+        ("every: 15m, requests_per_unit: 5", "5/15min"),
+        ("every: 1s, requests_per_unit: 5, algorithm: token_bucket", "5/s burst 5"),
+        ("unit: second, requests_per_unit: 5, algorithm: token_bucket, burst: 9", "5/s burst 9"),
+        ("unit: minute, requests_per_unit: 5, algorithm: leaky_bucket, burst: 2", "5/min queue 2"),
+        ("unit: hour, requests_per_unit: 5, algorithm: sliding_log", "5/h sliding log"),
+        ("unit: hour, requests_per_unit: 5, algorithm: sliding_counter", "5/h sliding counter"),
     ] {
         assert_eq!(quota(rate_limit), expected);
     }
+}
+
+#[test]
+fn limit_can_be_a_text() {
+    for (text, expected) in [
+        ("100/day", "100/d"),
+        ("5/min burst 20", "5/min burst 20"),
+        ("20 per 3h sliding log", "20/3h sliding log"),
+        ("10 in flight", "10 in flight"),
+    ] {
+        let rules = format!("domain: d\ndescriptors:\n  - key: k\n    rate_limit: {text}\n");
+        let rules = Rules::parse("d.yaml", &rules).unwrap();
+        let rule = rules.iter().next().unwrap();
+        assert_eq!(rule.quota().unwrap().to_string(), expected);
+        assert_eq!(rule.is_in_flight(), text == "10 in flight");
+    }
+    let as_fields = quota("unit: day, requests_per_unit: 100");
+    assert_eq!(as_fields, "100/d", "a text without an algorithm means what the fields mean");
+    let error =
+        Rules::parse("d.yaml", "domain: d\ndescriptors:\n  - key: k\n    rate_limit: 100/fortnight\n");
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("d.yaml:4:17") && error.contains("`fortnight` is no unit of time"), "{error}");
 }
 
 #[tokio::test]

@@ -25,18 +25,21 @@ mod with_the_feature {
     #[test]
     fn rule_has_the_calendar_of_its_fields() {
         for (rate_limit, expected) in [
-            ("every: month, requests_per_unit: 5", "month@UTC"),
-            ("every: Day, requests_per_unit: 5, zone: Europe/Berlin", "day@Europe/Berlin"),
-            ("every: month, zone: europe/berlin, anchor: 15, requests_per_unit: 5", "month+15@Europe/Berlin"),
-            ("every: week, anchor: 7, requests_per_unit: 5, algorithm: fixed_window", "week+7@UTC"),
-            ("every: quarter, anchor: 02-15, requests_per_unit: 5", "quarter+02-15@UTC"),
+            ("every: month, requests_per_unit: 5", "month in UTC"),
+            ("every: Day, requests_per_unit: 5, zone: Europe/Berlin", "day in Europe/Berlin"),
+            (
+                "every: month, zone: europe/berlin, anchor: 15, requests_per_unit: 5",
+                "month from 15 in Europe/Berlin",
+            ),
+            ("every: week, anchor: 7, requests_per_unit: 5, algorithm: fixed_window", "week from 7 in UTC"),
+            ("every: quarter, anchor: 02-15, requests_per_unit: 5", "quarter from 02-15 in UTC"),
             (
                 "every: year, anchor: 02-29, zone: Asia/Kolkata, requests_per_unit: 5",
-                "year+02-29@Asia/Kolkata",
+                "year from 02-29 in Asia/Kolkata",
             ),
-            ("every: year, anchor: '4-6', requests_per_unit: 5", "year+04-06@UTC"),
+            ("every: year, anchor: '4-6', requests_per_unit: 5", "year from 04-06 in UTC"),
         ] {
-            assert_eq!(quota(rate_limit), format!("fixed_window 5 per {expected}"), "{rate_limit}");
+            assert_eq!(quota(rate_limit), format!("5/{expected}"), "{rate_limit}");
         }
     }
 

@@ -54,7 +54,7 @@ const EXPECTED: &[(&str, &[&str])] = &[
     (
         "candidate",
         &[
-            "3:94 this candidate is no stricter than the limit: fixed_window 5 in 86400s by the clock = lower its number, or raise the limit beside it",
+            "3:94 this candidate is no stricter than the limit: 5/d = lower its number, or raise the limit beside it",
             "4:94 `requests_per_unit` must be at least 1",
             "5:73 a candidate needs `requests_per_unit`",
             "6:86 the candidate of this rule has `requests_per_unit`, as its rate_limit = use the same fields in both",
@@ -63,8 +63,8 @@ const EXPECTED: &[(&str, &[&str])] = &[
             "9:12 a rule in shadow mode needs no `candidate`: it denies nothing itself = remove `shadow_mode`, or the `candidate`",
             "10:103 a cost of 4 can never pass a limit of 3",
             "11:75 a candidate has no field `request_per_unit` = did you mean `requests_per_unit`?",
-            "12:120 this candidate is no stricter than the limit: token_bucket 6, refilled 4/h = lower its number, or raise the limit beside it",
-            "13:95 this candidate is no stricter than the limit: fixed_window 4 in 3600s by the clock = lower its number, or raise the limit beside it",
+            "12:120 this candidate is no stricter than the limit: 4/h burst 6 = lower its number, or raise the limit beside it",
+            "13:95 this candidate is no stricter than the limit: 4/h = lower its number, or raise the limit beside it",
             "14:74 a candidate must be a map with the fields requests_per_unit, burst, in_flight, not `3`",
         ],
     ),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use serde::{Deserialize, Deserializer};
-use tidegate::admin::{Action, Change, ChangedGate, GivenKey, parse_rate, quota_of, visible};
+use tidegate::admin::{Action, Change, ChangedGate, GivenKey, quota_of, visible};
 use tidegate::algorithm::{ALGORITHMS, Definition};
 use tidegate::{Quota, Rate};
 
@@ -152,7 +152,9 @@ impl ChangeFields {
 
     fn rate(&self) -> Result<Option<Rate>, Problem> {
         let Some(text) = given(&self.rate) else { return Ok(None) };
-        parse_rate(text).map(Some).map_err(|error| invalid("rate", text, "a rate", &error.to_string()))
+        text.parse()
+            .map(Some)
+            .map_err(|error: tidegate::Error| invalid("rate", text, "a rate", &error.to_string()))
     }
 
     fn window(&self) -> Result<Option<Duration>, Problem> {
