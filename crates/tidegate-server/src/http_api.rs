@@ -13,29 +13,17 @@ use http::StatusCode;
 use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use tokio::time::Instant;
 
-use crate::body::{BodyError, BodyMemory};
+use crate::body::BodyError;
 use crate::connections::Place;
 use crate::metrics::ServiceMetrics;
 use crate::metrics::requests::HttpRequests;
-use crate::permits::PermitTable;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use crate::readiness::Readiness;
 use crate::server_error::ServiceError;
-use crate::service::RateLimitService;
 use crate::shortened::shortened;
 use crate::trace::{SpanHook, traced};
-use crate::v1::Problem;
+use crate::v1::{HttpState, Problem};
 use crate::{body, json, origin, v1};
-
-/// What the handlers of the port share.
-#[derive(Clone, Debug)]
-pub(crate) struct HttpState {
-    pub(crate) service: RateLimitService,
-    pub(crate) readiness: Readiness,
-    pub(crate) permits: Arc<PermitTable>,
-    pub(crate) max_message_bytes: usize,
-    pub(crate) body_memory: Arc<BodyMemory>,
-}
 
 /// Returns the routes of the port. `is_loopback`: only programs of this machine reach it.
 pub(crate) fn router(

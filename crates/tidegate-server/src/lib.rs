@@ -13,10 +13,7 @@
 
 mod admin;
 mod body;
-#[cfg(test)]
-mod captured_events;
 mod connections;
-mod console;
 mod grpc;
 mod grpc_errors;
 mod grpc_port;
@@ -44,7 +41,7 @@ mod trace_context;
 mod unit;
 mod v1;
 
-pub use self::admin::{Admin, AdminTokens, AdminTokensError, Role, audit_json};
+pub use self::admin::{Admin, AdminTokens, AdminTokensError, Role, pages};
 pub use self::metrics::ServiceMetrics;
 pub use self::response::HeaderNames;
 pub use self::server::{BoundServer, Server};

@@ -16,7 +16,6 @@ use crate::body::BodyMemory;
 use crate::connections::{Admission, Guests, Port, Stop};
 use crate::grpc::GrpcHealth;
 use crate::grpc_port::GrpcPort;
-use crate::http_api::HttpState;
 use crate::metrics::ServiceMetrics;
 use crate::permits::PermitTable;
 use crate::readiness::{NeedsRedis, Readiness};
@@ -24,6 +23,7 @@ use crate::server_error::{PortName, ServerError};
 use crate::service::RateLimitService;
 use crate::tls::Tls;
 use crate::trace::{SpanHook, traced};
+use crate::v1::HttpState;
 use crate::{admin, grpc, http_api, http1};
 
 /// The maximum number of connections to the admin port whose clients have shown a token: operators and their tools are few.
@@ -348,14 +348,15 @@ impl BoundServer {
             failed_handshakes: metrics.as_ref().map(|it| it.rejected_connections("grpc", "tls_handshake")),
         };
         let grpc = connections.serve(port("grpc", grpc, max_connections, Admission::Wait));
-        let changes = ChangeTracker::new();
+        let changes = ChangeTracker::default();
         let admin = async {
             if let (Some(admin), Some((listener, admin_addr))) = (&settings.admin, admin) {
                 let listening = Listening { grpc: grpc_addr, http: http_addr, admin: admin_addr };
-                let state = AdminState::new(service, admin, metrics.clone(), changes.clone(), listening);
+                let settings = Arc::new(admin.clone());
+                let state = AdminState { service, metrics: metrics.clone(), settings, listening };
                 let admission = Admission::OnRequest(ADMIN_GUESTS);
                 let port = port("admin", listener, MAX_ADMIN_CONNECTIONS, admission);
-                http1::serve(admin::router(state), port).await;
+                http1::serve(admin::router(state, &changes), port).await;
             }
         };
         let upkeep = async {

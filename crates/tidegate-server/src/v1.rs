@@ -12,11 +12,26 @@ mod reservations;
 mod response;
 mod subject;
 
+use std::sync::Arc;
+
 use axum::Router;
 use axum::routing::{get, post};
 
 pub(crate) use self::problem::Problem;
-use crate::http_api::HttpState;
+use crate::body::BodyMemory;
+use crate::permits::PermitTable;
+use crate::readiness::Readiness;
+use crate::service::RateLimitService;
+
+/// What the handlers of the HTTP port share, those of `/v1` and the others.
+#[derive(Clone, Debug)]
+pub(crate) struct HttpState {
+    pub(crate) service: RateLimitService,
+    pub(crate) readiness: Readiness,
+    pub(crate) permits: Arc<PermitTable>,
+    pub(crate) max_message_bytes: usize,
+    pub(crate) body_memory: Arc<BodyMemory>,
+}
 
 /// Returns the routes below `/v1`.
 pub(crate) fn router() -> Router<HttpState> {

@@ -11,7 +11,7 @@ use super::request::{CheckAllRequest, CheckRequest, GateCheck, Input};
 use super::response::DecisionResponse;
 use super::subject::{GateChecks, Subject};
 use super::{examples, subject};
-use crate::http_api::HttpState;
+use crate::v1::HttpState;
 
 /// Decides a request, and charges it if it is admitted.
 #[utoipa::path(post, path = "/v1/check", tag = "checks", operation_id = "check",

@@ -13,8 +13,8 @@ use super::request::{AcquireRequest, Input, ReleaseRequest};
 use super::response::{DecisionResponse, PermitBody, ReleasedResponse};
 use super::subject::{GateChecks, Subject};
 use super::{examples, subject};
-use crate::http_api::HttpState;
 use crate::permits::PermitSlot;
+use crate::v1::HttpState;
 
 const DEFAULT_TTL_MS: u64 = 60_000;
 /// One hour.

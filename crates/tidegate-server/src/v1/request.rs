@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use super::mistake;
 use super::problem::Problem;
 use crate::body;
-use crate::http_api::HttpState;
+use crate::v1::HttpState;
 
 /// A check by rules (`domain` and `descriptors`), or of one key of a gate (`gate`, `key`).
 #[derive(Debug, Deserialize, ToSchema)]

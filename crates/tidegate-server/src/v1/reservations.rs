@@ -15,7 +15,7 @@ use super::request::{AtEnd, CancelRequest, CommitRequest, Input, ReserveRequest}
 use super::response::{DecisionResponse, ReservationBody, SettledResponse};
 use super::subject::{GateChecks, Subject};
 use super::{examples, subject};
-use crate::http_api::HttpState;
+use crate::v1::HttpState;
 
 const DEFAULT_TTL_MS: u64 = 60_000;
 /// One second to one day.
