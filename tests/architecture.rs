@@ -108,10 +108,10 @@ fn house_is_within_its_budgets() {
     const LINES: [(&str, usize); 7] = [
         ("src", 23_870),
         ("crates/tidegate-cli/src", 4_955),
-        ("crates/tidegate-console/src", 3_810),
+        ("crates/tidegate-console/src", 3_800),
         ("crates/tidegate-http/src", 5_070),
         ("crates/tidegate-rules/src", 5_420),
-        ("crates/tidegate-server/src", 5_740),
+        ("crates/tidegate-server/src", 5_735),
         ("lua", 2_390),
     ];
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

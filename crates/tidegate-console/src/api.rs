@@ -34,7 +34,7 @@ pub(crate) fn routes(changes: AuditedChanges) -> Router {
 }
 
 async fn audit(State(changes): State<AuditedChanges>, Viewer(_): Viewer) -> Result<Response, Problem> {
-    let entries = changes.log().entries(SHOWN_ENTRIES).await;
+    let entries = changes.log.entries(SHOWN_ENTRIES).await;
     let entries =
         entries.map_err(|error| Problem::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()))?;
     Ok(json_response(&json!({ "entries": entries.iter().map(audit_json).collect::<Vec<_>>() })))

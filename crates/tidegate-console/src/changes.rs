@@ -66,24 +66,16 @@ pub(crate) struct Changed {
 /// The changes of a service, each with an entry in the audit log. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct AuditedChanges {
-    service: RateLimitService,
+    pub(crate) service: RateLimitService,
     changes: Changes,
     tracker: ChangeTracker,
-    log: AuditLog,
+    pub(crate) log: AuditLog,
 }
 
 impl AuditedChanges {
     pub(crate) fn new(service: RateLimitService, tracker: ChangeTracker, log: AuditLog) -> Self {
         let changes = Changes::new(service.rules().limiter());
         Self { service, changes, tracker, log }
-    }
-
-    pub(crate) const fn service(&self) -> &RateLimitService {
-        &self.service
-    }
-
-    pub(crate) const fn log(&self) -> &AuditLog {
-        &self.log
     }
 
     /// Returns the gate that an operator names: by its own name, or by the path or name of an active rule.

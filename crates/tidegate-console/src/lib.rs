@@ -16,7 +16,7 @@ use axum::Router;
 use tidegate::Error;
 use tidegate::admin::{AuditEntry, Inspector};
 use tidegate_server::RateLimitService;
-use tidegate_server::pages::{ChangeTracker, Pages};
+use tidegate_server::pages::{ChangeTracker, Pages, Problem};
 
 pub use self::audit::audit_json;
 use self::audit::{AuditLog, OnAudit};
@@ -66,8 +66,8 @@ impl Pages for Console {
         api::routes(changes.clone()).merge(pages::routes(changes, inspector))
     }
 
-    fn problem(&self, title: &str, detail: &str) -> String {
-        pages::error_page(title, detail)
+    fn problem(&self, problem: &Problem) -> String {
+        pages::error_page(problem)
     }
 
     fn login(&self, next: &str, error: Option<&str>) -> String {

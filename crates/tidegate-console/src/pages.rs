@@ -47,7 +47,7 @@ struct PagesState {
 
 /// Returns the pages of the console. Without `inspector`, the limiter has no Redis.
 pub(crate) fn routes(changes: AuditedChanges, inspector: Option<Inspector>) -> Router {
-    let readings = SharedReadings::new(changes.service().clone(), inspector);
+    let readings = SharedReadings::new(changes.service.clone(), inspector);
     Router::new()
         .route("/", get(handlers::overview))
         .route("/live", get(handlers::overview_live))

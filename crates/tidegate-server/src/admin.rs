@@ -4,7 +4,6 @@ mod access;
 mod change_tracker;
 mod config;
 pub mod pages;
-mod problem;
 mod settings;
 mod state;
 
@@ -22,9 +21,9 @@ use http::{Method, StatusCode};
 use self::access::{Access, Viewer};
 pub use self::access::{AdminTokens, AdminTokensError, Role};
 pub(crate) use self::change_tracker::ChangeTracker;
-use self::problem::Problem;
 pub use self::settings::Admin;
 pub(crate) use self::state::{AdminState, Listening};
+use crate::problem::Problem;
 
 /// Returns all routes of the port. Each handler states the right it needs by an argument: see [`access`].
 pub(crate) fn router(state: AdminState, changes: &ChangeTracker) -> Router {

@@ -24,6 +24,7 @@ mod json;
 mod metrics;
 mod origin;
 mod permits;
+mod problem;
 pub mod proto;
 mod random;
 mod readiness;
@@ -40,6 +41,7 @@ mod trace;
 mod trace_context;
 mod unit;
 mod v1;
+mod whole_seconds;
 
 pub use self::admin::{Admin, AdminTokens, AdminTokensError, Role, pages};
 pub use self::metrics::ServiceMetrics;

@@ -17,9 +17,9 @@ use std::sync::Arc;
 use axum::Router;
 use axum::routing::{get, post};
 
-pub(crate) use self::problem::Problem;
 use crate::body::BodyMemory;
 use crate::permits::PermitTable;
+use crate::problem::Problem;
 use crate::readiness::Readiness;
 use crate::service::RateLimitService;
 

@@ -157,7 +157,7 @@ async fn lists(state: &PagesState, common: &Common, gate: &str) -> Result<Lists,
         readings.top((!gate.is_empty()).then_some(gate), common.overrides(), &common.catalog).await?;
     let is_blocked = |found: &Found| found.usage.as_ref().is_ok_and(|usage| usage.blocked_for.is_some());
     let log = match ranked.denied.iter().chain(&ranked.most_used).any(is_blocked) {
-        true => history::audit_entries(state.changes.log()).await.ok(),
+        true => history::audit_entries(&state.changes.log).await.ok(),
         false => None,
     };
     Ok(Lists::new(&ranked, common.overrides(), log.as_deref(), &common.catalog))
@@ -221,7 +221,7 @@ pub(super) async fn key(
             return problem(StatusCode::SERVICE_UNAVAILABLE, format!("the key cannot be read: {error}"));
         }
     };
-    let history = history::audit_entries(state.changes.log()).await;
+    let history = history::audit_entries(&state.changes.log).await;
     page(&KeyPage::new(common.frame.clone(), &key, &search, common.overrides(), history, &common.catalog))
 }
 
@@ -229,7 +229,7 @@ pub(super) async fn key(
 async fn log_of(state: &PagesState, overrides: &[Override]) -> Vec<AuditRow> {
     match overrides.is_empty() {
         true => Vec::new(),
-        false => history::audit_entries(state.changes.log()).await.unwrap_or_default(),
+        false => history::audit_entries(&state.changes.log).await.unwrap_or_default(),
     }
 }
 

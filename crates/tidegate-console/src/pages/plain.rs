@@ -3,6 +3,7 @@
 use askama::Template;
 use axum::response::IntoResponse;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use tidegate_server::pages::Problem;
 
 use super::filters;
 use super::frame::{Frame, ICON, SCRIPT, STYLE, Tab};
@@ -29,9 +30,9 @@ pub(crate) fn login_page(next: &str, error: Option<&str>) -> String {
 }
 
 /// Returns the page of an error.
-pub(crate) fn error_page(title: &str, message: &str) -> String {
-    let frame = Frame { title: title.to_owned(), ..Frame::default() };
-    rendered(&ErrorPage { frame, message })
+pub(crate) fn error_page(problem: &Problem) -> String {
+    let frame = Frame { title: problem.title.to_owned(), ..Frame::default() };
+    rendered(&ErrorPage { frame, message: &problem.detail })
 }
 
 /// Returns an empty page if the template fails, which writes only texts to memory.

@@ -16,8 +16,8 @@ use tidegate_rules::{Limit, Rule};
 
 use super::access::Viewer;
 use super::pages::json_response;
-use super::problem::Problem;
 use super::state::AdminState;
+use crate::problem::Problem;
 
 #[derive(Deserialize)]
 pub(super) struct Parameters {

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 pub use super::access::{Form, Identity, Json, Operator, Viewer};
 pub use super::change_tracker::{ChangeTracker, ChangeUnderWay};
-pub use super::problem::Problem;
+pub use crate::problem::Problem;
 use crate::service::RateLimitService;
 
 /// The pages of the admin port, for [`Admin::pages`](crate::Admin::pages).
@@ -28,7 +28,7 @@ pub trait Pages: Send + Sync {
     fn routes(&self, service: &RateLimitService, changes: &ChangeTracker) -> Router;
 
     /// Returns the page of a problem.
-    fn problem(&self, title: &str, detail: &str) -> String;
+    fn problem(&self, problem: &Problem) -> String;
 
     /// Returns the page of the login. It leads to the page `next`, and shows why the last attempt failed.
     fn login(&self, next: &str, error: Option<&str>) -> String;
@@ -54,7 +54,7 @@ pub(super) async fn show(State(pages): State<Arc<dyn Pages>>, mut request: Reque
     if is_browser && let Some(problem) = response.extensions_mut().remove::<Problem>() {
         let html = HeaderValue::from_static("text/html; charset=utf-8");
         response.headers_mut().insert(CONTENT_TYPE, html);
-        *response.body_mut() = Body::from(pages.problem(problem.title(), &problem.detail));
+        *response.body_mut() = Body::from(pages.problem(&problem));
     }
     response
 }

@@ -7,14 +7,14 @@ use axum::Json;
 use axum::extract::State;
 use tidegate::{Acquired, Permits};
 
+use super::HttpState;
 use super::decided::{Decided, RulesRequest};
-use super::problem::Problem;
 use super::request::{AcquireRequest, Input, ReleaseRequest};
 use super::response::{DecisionResponse, PermitBody, ReleasedResponse};
 use super::subject::{GateChecks, Subject};
 use super::{examples, subject};
 use crate::permits::PermitSlot;
-use crate::v1::HttpState;
+use crate::problem::Problem;
 
 const DEFAULT_TTL_MS: u64 = 60_000;
 /// One hour.

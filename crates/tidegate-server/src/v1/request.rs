@@ -10,10 +10,10 @@ use tidegate::Quota;
 use tidegate_rules::{Limit, Rules};
 use utoipa::ToSchema;
 
+use super::HttpState;
 use super::mistake;
-use super::problem::Problem;
 use crate::body;
-use crate::v1::HttpState;
+use crate::problem::Problem;
 
 /// A check by rules (`domain` and `descriptors`), or of one key of a gate (`gate`, `key`).
 #[derive(Debug, Deserialize, ToSchema)]

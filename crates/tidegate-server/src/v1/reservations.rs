@@ -9,13 +9,13 @@ use axum::extract::State;
 use tidegate::{AllDecision, Check, Gate, Limiter, Reserved, Token};
 use tidegate_rules::{Plan, PlannedCheck, RulesDecision};
 
+use super::HttpState;
 use super::decided::{Decided, RulesRequest};
-use super::problem::Problem;
 use super::request::{AtEnd, CancelRequest, CommitRequest, Input, ReserveRequest};
 use super::response::{DecisionResponse, ReservationBody, SettledResponse};
 use super::subject::{GateChecks, Subject};
 use super::{examples, subject};
-use crate::v1::HttpState;
+use crate::problem::Problem;
 
 const DEFAULT_TTL_MS: u64 = 60_000;
 /// One second to one day.

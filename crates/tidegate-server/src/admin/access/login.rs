@@ -18,6 +18,7 @@ use super::identity::Caller;
 use super::rejection::Rejection;
 use super::sessions::{LONGEST, cookie, session_id};
 use crate::admin::pages::Pages;
+use crate::whole_seconds::retry_after;
 
 #[derive(Clone)]
 struct Login {
@@ -88,7 +89,7 @@ async fn log_in(State(login): State<Login>, caller: Caller, request: Request) ->
         Ok(None) => failed(StatusCode::UNAUTHORIZED, &Rejection::WrongToken),
         Err(wait) => {
             let mut response = failed(StatusCode::TOO_MANY_REQUESTS, &Rejection::TooManyAttempts(wait));
-            response.headers_mut().insert(RETRY_AFTER, (wait.as_secs() + 1).into());
+            response.headers_mut().insert(RETRY_AFTER, retry_after(wait));
             response
         }
     }
@@ -156,6 +157,7 @@ mod tests {
     use super::*;
     use crate::admin::ChangeTracker;
     use crate::connections::Client;
+    use crate::problem::Problem;
     use crate::service::RateLimitService;
 
     struct NoPages;
@@ -165,7 +167,7 @@ mod tests {
             Router::new()
         }
 
-        fn problem(&self, _: &str, _: &str) -> String {
+        fn problem(&self, _: &Problem) -> String {
             String::new()
         }
 

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
-use http::header::{HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{HeaderValue, WWW_AUTHENTICATE};
 
 use super::identity::Role;
-use crate::admin::problem::Problem;
+use crate::problem::Problem;
+use crate::whole_seconds::whole_seconds;
 
 /// The reason why a request is rejected.
 #[derive(Debug)]
@@ -76,22 +77,16 @@ impl Rejection {
 
 impl IntoResponse for Rejection {
     fn into_response(self) -> Response {
-        let mut response = Problem::new(self.status(), self.detail()).into_response();
-        match self {
-            Self::NoIdentity { .. } | Self::NoBearer | Self::WrongToken => {
-                let challenge = HeaderValue::from_static("Bearer realm=\"tidegate admin\"");
-                response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
-            }
-            Self::TooManyAttempts(wait) => {
-                response.headers_mut().insert(RETRY_AFTER, whole_seconds(wait).into());
-            }
-            _ => {}
+        let status = self.status();
+        let mut problem = Problem::new(status, self.detail());
+        if let Self::TooManyAttempts(wait) = self {
+            problem.retry_after = Some(wait);
+        }
+        let mut response = problem.into_response();
+        if status == StatusCode::UNAUTHORIZED {
+            let challenge = HeaderValue::from_static("Bearer realm=\"tidegate admin\"");
+            response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
         }
         response
     }
-}
-
-/// Rounds up: a client that waits for that long is not early.
-fn whole_seconds(wait: Duration) -> u64 {
-    wait.as_secs() + u64::from(wait.subsec_nanos() > 0)
 }
