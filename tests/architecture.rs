@@ -87,8 +87,7 @@ fn diagram_and_imports_are_parsed() {
 #[test]
 fn no_rooms_import_each_other_in_a_circle() {
     for source in crates() {
-        // The admin port and its pages import each other: they count as one room.
-        let imports = imports::of_rooms(&source, &["admin", "console"]);
+        let imports = imports::of_rooms(&source);
         assert!(imports.len() > 3, "{}: {imports:?}", source.display());
         let cycle = imports::cycle(&imports);
         assert!(
@@ -106,12 +105,13 @@ fn house_is_within_its_budgets() {
     const ROOMS: usize = 17;
     const FLOORS: usize = 12;
     const PUBLIC_FUNCTIONS: usize = 381;
-    const LINES: [(&str, usize); 6] = [
+    const LINES: [(&str, usize); 7] = [
         ("src", 23_750),
-        ("crates/tidegate-cli/src", 4_940),
+        ("crates/tidegate-cli/src", 4_955),
+        ("crates/tidegate-console/src", 3_800),
         ("crates/tidegate-http/src", 5_070),
         ("crates/tidegate-rules/src", 5_420),
-        ("crates/tidegate-server/src", 9_510),
+        ("crates/tidegate-server/src", 5_735),
         ("lua", 2_390),
     ];
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -173,7 +173,7 @@ fn architecture_md_draws_the_rooms_as_lib_rs_does() {
 fn architecture_md_links_to_files_and_names_functions_that_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut pages = String::new();
-    for folder in [root, &root.join("crates/tidegate-server")] {
+    for folder in [root, &root.join("crates/tidegate-console"), &root.join("crates/tidegate-server")] {
         let page = fs::read_to_string(folder.join("ARCHITECTURE.md")).unwrap();
         for link in between(&page, "](", ")").into_iter().filter(|link| !link.contains("://")) {
             let path = folder.join(link.split('#').next().unwrap());
@@ -284,6 +284,8 @@ fn licenses_and_guide_pages_of_crates_equal_their_originals() {
     for (original, copy) in [
         ("LICENSE-APACHE", "crates/tidegate-cli/LICENSE-APACHE"),
         ("LICENSE-MIT", "crates/tidegate-cli/LICENSE-MIT"),
+        ("LICENSE-APACHE", "crates/tidegate-console/LICENSE-APACHE"),
+        ("LICENSE-MIT", "crates/tidegate-console/LICENSE-MIT"),
         ("LICENSE-APACHE", "crates/tidegate-http/LICENSE-APACHE"),
         ("LICENSE-MIT", "crates/tidegate-http/LICENSE-MIT"),
         ("LICENSE-APACHE", "crates/tidegate-rules/LICENSE-APACHE"),

@@ -52,13 +52,9 @@ fn of_crate(source: &Path) -> Imports {
     texts.iter().map(|(module, text)| (module.clone(), imports(module, text))).collect()
 }
 
-/// Reads the imports between the rooms of a crate. Files within a room may know each other. Rooms that count as `one`
-/// have the name of the first.
-pub fn of_rooms(source: &Path, one: &[&str]) -> Imports {
-    let room_of = |module: &Module| {
-        let room = module.first()?;
-        Some(vec![if one.contains(&&**room) { one[0].to_owned() } else { room.clone() }])
-    };
+/// Reads the imports between the rooms of a crate. Files within a room may know each other.
+pub fn of_rooms(source: &Path) -> Imports {
+    let room_of = |module: &Module| Some(vec![module.first()?.clone()]);
     let mut rooms = Imports::new();
     for (module, imported) in of_crate(source) {
         let Some(room) = room_of(&module) else { continue };

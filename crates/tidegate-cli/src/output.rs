@@ -181,6 +181,7 @@ pub(crate) fn inform(json: bool, message: &str) {
 }
 
 /// Prints an entry of the audit log to standard error, as JSON.
+#[cfg(feature = "console")]
 pub(crate) fn audit(entry: &serde_json::Value, is_stored: bool) {
     report(true, if is_stored { Level::Info } else { Level::Error }, "", entry);
 }

@@ -243,7 +243,10 @@ fn report(serve: &Serve, server: &BoundServer, rules: usize, out: Output) {
     }
     let admin = server.admin_addr();
     if let Some(admin) = admin {
-        lines.push(line(format!("web console on http://{admin}/ (also /config and /metrics)")));
+        lines.push(line(match cfg!(feature = "console") {
+            true => format!("web console on http://{admin}/ (also /config and /metrics)"),
+            false => format!("admin port on http://{admin} (/config and /metrics)"),
+        }));
     }
     let json = json!({ "grpc_addr": grpc, "http_addr": http, "admin_addr": admin, "rules": rules });
     out.print_later(&json, &lines);

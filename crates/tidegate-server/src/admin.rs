@@ -1,11 +1,9 @@
 //! The admin port: for operators and their tools, apart from the ports for clients of the service.
 
-pub(crate) mod access;
-mod api;
-pub(crate) mod audit;
-pub(crate) mod change;
+mod access;
+mod change_tracker;
 mod config;
-pub(crate) mod problem;
+pub mod pages;
 mod settings;
 mod state;
 
@@ -14,35 +12,40 @@ use axum::extract::{FromRequestParts, Request, State};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use http::StatusCode;
 use http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, REFERRER_POLICY,
     X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
+use http::{Method, StatusCode};
 
+use self::access::{Access, Viewer};
 pub use self::access::{AdminTokens, AdminTokensError, Role};
-pub(crate) use self::access::{Form, Identity, Operator, Viewer, csrf_token};
-pub use self::audit::audit_json;
-pub(crate) use self::change::{ChangeFields, ChangeTracker, Changed, Verb, apply, describe};
-pub(crate) use self::problem::Problem;
+pub(crate) use self::change_tracker::ChangeTracker;
 pub use self::settings::Admin;
 pub(crate) use self::state::{AdminState, Listening};
-use crate::console;
+use crate::problem::Problem;
 
-/// Returns all pages of the port. Each handler states the right it needs by an argument: see [`access`].
-pub(crate) fn router(state: AdminState) -> Router {
-    Router::new()
-        .merge(console::routes())
-        .route("/config", get(config::show))
-        .route("/metrics", get(metrics))
-        .merge(access::routes(state.access.clone()))
-        .merge(api::routes())
-        .fallback(not_found)
-        .method_not_allowed_fallback(method_not_allowed)
-        .layer(from_fn_with_state(state.access.clone(), access::guard))
-        // The outer one: errors of the guard have the headers, too.
-        .layer(from_fn(add))
-        .with_state(state)
+/// Returns all routes of the port. Each handler states the right it needs by an argument: see [`access`].
+pub(crate) fn router(state: AdminState, changes: &ChangeTracker) -> Router {
+    let (service, pages) = (&state.service, state.settings.pages.clone());
+    let limiter = service.rules().limiter().clone();
+    let access = Access::new(state.settings.access(), limiter, state.metrics.as_ref());
+    let routes = Router::new().route("/config", get(config::show)).route("/metrics", get(metrics));
+    let routes = match &pages {
+        Some(pages) => {
+            let login = access::routes(access.clone(), pages.clone());
+            routes.merge(login).merge(pages.routes(service, changes).with_state(()))
+        }
+        None => routes,
+    };
+    let routes = routes.fallback(not_found).method_not_allowed_fallback(method_not_allowed);
+    let routes = routes.layer(from_fn_with_state(access, access::guard));
+    let routes = match pages {
+        Some(pages) => routes.layer(from_fn_with_state(pages, pages::show)),
+        None => routes,
+    };
+    // The outer one: errors of the guard have the headers, too.
+    routes.layer(from_fn(add)).with_state(state)
 }
 
 /// Prometheus's text format.
@@ -54,24 +57,24 @@ async fn metrics(State(state): State<AdminState>, request: Request) -> Response 
     if !state.settings.has_public_metrics
         && let Err(rejection) = Viewer::from_request_parts(&mut parts, &state).await
     {
-        return rejection;
+        return rejection.into_response();
     }
     let Some(metrics) = &state.metrics else {
         let text = "this server counts nothing: it was started without metrics";
-        return Problem::new(StatusCode::NOT_FOUND, text).respond(&parts.headers);
+        return Problem::new(StatusCode::NOT_FOUND, text).into_response();
     };
     let mut response = metrics.render().into_response();
     response.headers_mut().insert(CONTENT_TYPE, TEXT_FORMAT);
     response
 }
 
-async fn not_found(request: Request) -> Response {
-    Problem::new(StatusCode::NOT_FOUND, "the admin port has no such page").respond(request.headers())
+async fn not_found() -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "the admin port has no such page")
 }
 
-async fn method_not_allowed(request: Request) -> Response {
-    let text = format!("{} is not a method of this page: see the header Allow", request.method());
-    Problem::new(StatusCode::METHOD_NOT_ALLOWED, text).respond(request.headers())
+async fn method_not_allowed(method: Method) -> Problem {
+    let text = format!("{method} is not a method of this page: see the header Allow");
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, text)
 }
 
 // The headers of each response of the admin port, also of its errors.

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -18,12 +19,13 @@ use crate::connections::Place;
 use crate::http_state::HttpState;
 use crate::metrics::ServiceMetrics;
 use crate::metrics::requests::HttpRequests;
+use crate::problem::Problem;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use crate::readiness::Readiness;
 use crate::service_error::ServiceError;
 use crate::shortened::shortened;
 use crate::trace::{SpanHook, traced};
-use crate::v1::Problem;
+use crate::whole_seconds::retry_after;
 use crate::{body, json, origin, v1};
 
 /// Returns the routes of the port. `is_loopback`: only programs of this machine reach it.
@@ -112,7 +114,7 @@ async fn decide(State(api): State<HttpState>, request: Request) -> Result<Respon
             let mut response = (status, shortened(message) + "\n").into_response();
             if status == StatusCode::SERVICE_UNAVAILABLE {
                 // Unfinished requests end within seconds.
-                response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+                response.headers_mut().insert(RETRY_AFTER, retry_after(Duration::from_secs(1)));
             }
             response
         }

@@ -13,10 +13,7 @@
 
 mod admin;
 mod body;
-#[cfg(test)]
-mod captured_events;
 mod connections;
-mod console;
 mod grpc;
 mod grpc_errors;
 mod grpc_port;
@@ -28,6 +25,7 @@ mod json;
 mod metrics;
 mod origin;
 mod permits;
+mod problem;
 pub mod proto;
 mod random;
 mod readiness;
@@ -45,8 +43,9 @@ mod trace;
 mod trace_context;
 mod unit;
 mod v1;
+mod whole_seconds;
 
-pub use self::admin::{Admin, AdminTokens, AdminTokensError, Role, audit_json};
+pub use self::admin::{Admin, AdminTokens, AdminTokensError, Role, pages};
 pub use self::metrics::ServiceMetrics;
 pub use self::response::HeaderNames;
 pub use self::server::{BoundServer, Server};

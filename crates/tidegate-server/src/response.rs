@@ -16,6 +16,7 @@ use crate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use crate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 use crate::unit;
+use crate::whole_seconds::whole_seconds;
 
 pub(crate) const fn code(is_allowed: bool) -> Code {
     if is_allowed { Code::Ok } else { Code::OverLimit }
@@ -94,8 +95,7 @@ fn reset_seconds(decision: &Decision) -> i64 {
         true => decision.retry_after(),
         false => decision.reset_after(),
     };
-    let seconds = reset.as_secs().saturating_add(u64::from(reset.subsec_nanos() > 0));
-    i64::try_from(seconds).unwrap_or(i64::MAX)
+    i64::try_from(whole_seconds(reset)).unwrap_or(i64::MAX)
 }
 
 fn saturate(units: u64) -> u32 {

@@ -7,7 +7,6 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::admin::Changes;
 use tokio::net::TcpListener;
 use tokio::time::{sleep, timeout};
 use tonic::service::Routes;
@@ -350,15 +349,15 @@ impl BoundServer {
             failed_handshakes: metrics.as_ref().map(|it| it.rejected_connections("grpc", "tls_handshake")),
         };
         let grpc = connections.serve(port("grpc", grpc, max_connections, Admission::Wait));
-        let (changes, tracker) = (Changes::new(&limiter), ChangeTracker::new());
+        let tracker = ChangeTracker::default();
         let admin = async {
             if let (Some(admin), Some((listener, admin_addr))) = (&settings.admin, admin) {
                 let listening = Listening { grpc: grpc_addr, http: http_addr, admin: admin_addr };
-                let (metrics, changes, tracker) = (metrics.clone(), changes.clone(), tracker.clone());
-                let state = AdminState::new(service, admin, metrics, changes, tracker, listening);
+                let settings = Arc::new(admin.clone());
+                let state = AdminState { service, metrics: metrics.clone(), settings, listening };
                 let admission = Admission::OnRequest(ADMIN_GUESTS);
                 let port = port("admin", listener, MAX_ADMIN_CONNECTIONS, admission);
-                http1::serve(admin::router(state), port).await;
+                http1::serve(admin::router(state, &tracker), port).await;
             }
         };
         let upkeep = async {
@@ -396,7 +395,7 @@ impl BoundServer {
         tracker.stop();
         drop(close);
         let drained = timeout(settings.drain, async { tokio::join!(serving, tracker.finished()) }).await;
-        changes.end_searches();
+        tracker.end_searches();
         // A change goes on when its client has left: its audit entry needs the limiter.
         tracker.finished().await;
         limiter.shutdown().await;

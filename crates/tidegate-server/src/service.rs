@@ -159,7 +159,8 @@ impl RateLimitService {
     }
 
     /// Returns the rules with their last reload.
-    pub(crate) const fn reloading(&self) -> &ReloadingRules {
+    #[must_use]
+    pub const fn reloading(&self) -> &ReloadingRules {
         &self.rules
     }
 

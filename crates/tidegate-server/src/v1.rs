@@ -15,8 +15,8 @@ mod subject;
 use axum::Router;
 use axum::routing::{get, post};
 
-pub(crate) use self::problem::Problem;
 use crate::http_state::HttpState;
+use crate::problem::Problem;
 
 /// Returns the routes below `/v1`.
 pub(crate) fn router() -> Router<HttpState> {

@@ -1,13 +1,8 @@
 //! Tests of the service and of its ports.
 
-mod admin_access;
-mod admin_change_cases;
-mod admin_changes;
-mod admin_mistakes;
+mod admin_fixture;
 mod admin_pages;
-mod browser;
 mod connections;
-mod console;
 mod envoy;
 mod examples;
 mod faces;

@@ -11,6 +11,7 @@ pub mod acl;
 pub mod acquired;
 pub mod bans;
 pub mod black_hole;
+pub mod captured_events;
 pub mod door;
 pub mod fixture;
 pub mod fleet;

@@ -19,9 +19,11 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory};
-use serde_json::{Value, json};
+use serde_json::Value;
+#[cfg(feature = "console")]
+use tidegate_console::{Console, audit_json};
 use tidegate_rules::similar_name;
-use tidegate_server::{Admin, AdminTokens, AdminTokensError, Role, audit_json};
+use tidegate_server::{Admin, AdminTokens, AdminTokensError, Role};
 
 use super::config_file::is_word;
 use super::setting::{Kind, Origin, PREFIX, Setting, SettingValue, settings};
@@ -30,6 +32,7 @@ use crate::args::{AdminPort, Cli, Serve};
 use crate::connect::{PASSWORD_VARIABLE, VARIABLE};
 use crate::failure::Failure;
 use crate::option_file;
+#[cfg(feature = "console")]
 use crate::output::audit;
 use crate::redis_url::{Password, redact_urls};
 
@@ -255,15 +258,11 @@ pub(super) fn port(serve: &Serve, settings: Value) -> Result<Option<Admin>, Fail
     let mut admin = Admin::new(address)
         .behind_tls(*admin_behind_tls)
         .public_metrics(*metrics_public)
-        .shown_settings(settings)
-        .on_audit(|entry, stored| {
-            let mut entry = json!({ "audit": audit_json(entry) });
-            if let Err(error) = stored {
-                // The log has the only entry.
-                entry["audit"]["not_stored"] = error.to_string().into();
-            }
-            audit(&entry, stored.is_ok());
-        });
+        .shown_settings(settings);
+    #[cfg(feature = "console")]
+    {
+        admin = admin.pages(console());
+    }
     for name in admin_host {
         admin = admin.host(name);
     }
@@ -275,6 +274,19 @@ pub(super) fn port(serve: &Serve, settings: Value) -> Result<Option<Admin>, Fail
         Some(path) => admin.tokens(AdminTokens::load(path)?),
         None => admin,
     }))
+}
+
+/// Returns the web console, which reports changes in the log.
+#[cfg(feature = "console")]
+fn console() -> Console {
+    Console::new().on_audit(|entry, stored| {
+        let mut entry = serde_json::json!({ "audit": audit_json(entry) });
+        if let Err(error) = stored {
+            // The log has the only entry.
+            entry["audit"]["not_stored"] = error.to_string().into();
+        }
+        audit(&entry, stored.is_ok());
+    })
 }
 
 impl From<AdminTokensError> for Failure {

@@ -14,11 +14,10 @@ mod rejection;
 mod sessions;
 mod tokens;
 
-pub(crate) use self::control::{Access, AccessSettings};
-pub(crate) use self::extract::{Form, Json, Operator, Viewer};
-pub(crate) use self::guard::guard;
-pub use self::identity::Role;
-pub(crate) use self::identity::{Identity, csrf_token};
-pub(crate) use self::login::routes;
+pub(super) use self::control::{Access, AccessSettings};
+pub use self::extract::{Form, Json, Operator, Viewer};
+pub(super) use self::guard::guard;
+pub use self::identity::{Identity, Role};
+pub(super) use self::login::routes;
 pub(super) use self::sessions::hex;
 pub use self::tokens::{AdminTokens, AdminTokensError};

@@ -11,12 +11,13 @@ use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use tidegate::admin::Inspector;
 use tidegate_rules::{Limit, Rule};
 
 use super::access::Viewer;
-use super::api::json_response;
-use super::problem::Problem;
+use super::pages::json_response;
 use super::state::AdminState;
+use crate::problem::Problem;
 
 #[derive(Deserialize)]
 pub(super) struct Parameters {
@@ -39,7 +40,7 @@ pub(super) async fn show(
 ) -> Response {
     let Ok(Query(Parameters { format })) = parameters else {
         let text = "`format` is `json` or `text`, and given once at most";
-        return Problem::new(StatusCode::BAD_REQUEST, text).respond(&headers);
+        return Problem::new(StatusCode::BAD_REQUEST, text).into_response();
     };
     let config = config(&state);
     let accepted = || headers.get(ACCEPT).and_then(|accepted| accepted.to_str().ok()).unwrap_or_default();
@@ -57,6 +58,7 @@ pub(super) async fn show(
 
 fn config(state: &AdminState) -> Value {
     let limits = state.service.rules();
+    let inspector = Inspector::new(limits.limiter()).ok();
     let rules: Vec<Value> = limits.rules().iter().map(rule).collect();
     let sources = limits
         .rules()
@@ -72,8 +74,8 @@ fn config(state: &AdminState) -> Value {
     let warnings: Vec<String> = limits.rules().warnings().iter().map(ToString::to_string).collect();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
-        "namespace": state.console.inspector().ok().map(|inspector| inspector.namespace()),
-        "store": if !state.console.is_in_memory() { "redis" } else { "memory" },
+        "namespace": inspector.as_ref().map(Inspector::namespace),
+        "store": if inspector.is_some() { "redis" } else { "memory" },
         "rules": rules,
         "files": sources.collect::<Vec<_>>(),
         "warnings": warnings,

@@ -4,11 +4,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use serde_json::Value;
-use tidegate::admin::AuditEntry;
-use tidegate::{Error, ManualClock};
+use tidegate::ManualClock;
 
 use super::access::{AccessSettings, AdminTokens, Role};
-use super::audit::OnAudit;
+use super::pages::Pages;
 use crate::origin;
 use crate::server_error::ServerError;
 
@@ -26,7 +25,7 @@ use crate::server_error::ServerError;
 pub struct Admin {
     pub(crate) address: SocketAddr,
     access: AccessSettings,
-    on_audit: Option<OnAudit>,
+    pub(super) pages: Option<Arc<dyn Pages>>,
     pub(super) has_public_metrics: bool,
     /// The settings of the program, for `/config`.
     pub(super) shown_settings: Option<Value>,
@@ -43,7 +42,7 @@ impl Admin {
             is_behind_tls: false,
             clock: None,
         };
-        Self { address, access, on_audit: None, has_public_metrics: false, shown_settings: None }
+        Self { address, access, pages: None, has_public_metrics: false, shown_settings: None }
     }
 
     /// Admits only clients with one of these tokens.
@@ -88,16 +87,11 @@ impl Admin {
         self
     }
 
-    /// Calls this function with each change of an operator, beside the event of `tracing`: for a program without a
-    /// subscriber. It must not block. The result is the error if Redis has not stored the entry: then the function has the
-    /// only one.
+    /// Adds pages for browsers, and the login to them: `Console` of the crate `tidegate-console`.
     ///
-    /// Default: none.
-    pub fn on_audit(
-        mut self,
-        on_audit: impl Fn(&AuditEntry, Result<(), &Error>) + Send + Sync + 'static,
-    ) -> Self {
-        self.on_audit = Some(Arc::new(on_audit));
+    /// Default: none. The port then has `/metrics` and `/config`.
+    pub fn pages(mut self, pages: impl Pages + 'static) -> Self {
+        self.pages = Some(Arc::new(pages));
         self
     }
 
@@ -130,10 +124,6 @@ impl Admin {
             true => Ok(()),
             false => Err(ServerError::AdminNeedsTokens(self.address)),
         }
-    }
-
-    pub(super) fn on_audit_event(&self) -> Option<OnAudit> {
-        self.on_audit.clone()
     }
 
     pub(super) fn access(&self) -> AccessSettings {

@@ -6,12 +6,12 @@ use axum::extract::State;
 use tidegate_rules::Mode;
 
 use super::decided::{Decided, RulesRequest};
-use super::problem::Problem;
 use super::request::{CheckAllRequest, CheckRequest, GateCheck, Input};
 use super::response::DecisionResponse;
 use super::subject::{GateChecks, Subject};
 use super::{examples, subject};
 use crate::http_state::HttpState;
+use crate::problem::Problem;
 
 /// Decides a request, and charges it if it is admitted.
 #[utoipa::path(post, path = "/v1/check", tag = "checks", operation_id = "check",

@@ -1,5 +1,7 @@
 //! The response to a decided request: its status and headers.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use http::header::{CACHE_CONTROL, HeaderValue, RETRY_AFTER};
@@ -12,6 +14,7 @@ use super::request::RequestDescriptor;
 use super::response::DecisionResponse;
 use super::subject;
 use crate::service::RateLimitService;
+use crate::whole_seconds::retry_after;
 
 /// A request by rules.
 #[derive(Clone, Copy)]
@@ -111,8 +114,7 @@ impl IntoResponse for Decided {
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         match is_denied {
             true => {
-                let seconds = retry_after_us.div_ceil(1_000_000).max(1);
-                headers.entry(RETRY_AFTER).or_insert(seconds.into());
+                headers.entry(RETRY_AFTER).or_insert(retry_after(Duration::from_micros(retry_after_us)));
             }
             // A peek denies nothing.
             false => drop(headers.remove(RETRY_AFTER)),

@@ -8,13 +8,13 @@ use axum::extract::State;
 use tidegate::{Acquired, Permits};
 
 use super::decided::{Decided, RulesRequest};
-use super::problem::Problem;
 use super::request::{AcquireRequest, Input, ReleaseRequest};
 use super::response::{DecisionResponse, PermitBody, ReleasedResponse};
 use super::subject::{GateChecks, Subject};
 use super::{examples, subject};
 use crate::http_state::HttpState;
 use crate::permits::PermitSlot;
+use crate::problem::Problem;
 
 const DEFAULT_TTL_MS: u64 = 60_000;
 /// One hour.

@@ -10,8 +10,8 @@ use utoipa::openapi::path::Operation;
 use utoipa::openapi::{ContentBuilder, Ref, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
 
-use super::problem::ProblemBody;
 use super::{checks, in_flight, reservations};
+use crate::problem::ProblemBody;
 
 /// The statuses of problems of every endpoint.
 const PROBLEMS: [(&str, &str); 9] = [

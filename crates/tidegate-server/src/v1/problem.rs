@@ -1,24 +1,12 @@
-//! Errors of the API, as problem documents of RFC 9457.
+//! The kinds of problems of the API.
 
-use std::borrow::Cow;
-
-use axum::response::{IntoResponse, Response};
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
-use http::{HeaderName, StatusCode};
-use serde::Serialize;
+use http::StatusCode;
 use tidegate::Error;
-use utoipa::ToSchema;
 
 use crate::body::BodyError;
 use crate::permits::NotReleased;
+use crate::problem::{Problem, ProblemKind};
 use crate::service_error::in_terms_of_the_api;
-use crate::shortened::shortened;
-
-/// The beginning of all types of problems.
-const TYPE_PREFIX: &str = "urn:tidegate:problem:";
-
-/// A kind of problem: the end of its type, its status and its title. Types are stable.
-type ProblemKind = (&'static str, StatusCode, &'static str);
 
 const MALFORMED_BODY: ProblemKind =
     ("malformed-body", StatusCode::BAD_REQUEST, "The body is not a JSON object of this endpoint.");
@@ -58,62 +46,26 @@ const CORRUPT_STATE: ProblemKind =
     ("corrupt-state", StatusCode::INTERNAL_SERVER_ERROR, "The state of the key is not tidegate's.");
 const INTERNAL: ProblemKind = ("internal", StatusCode::INTERNAL_SERVER_ERROR, "The limiter failed.");
 
-/// A request that was not decided.
-#[derive(Debug)]
-pub(crate) struct Problem {
-    kind: ProblemKind,
-    detail: Cow<'static, str>,
-    gate: Option<String>,
-    cost_and_limit: Option<(u64, u64)>,
-}
-
-/// A problem document of RFC 9457.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct ProblemBody {
-    /// The kind of problem, which is stable: `urn:tidegate:problem:` and a name.
-    #[serde(rename = "type")]
-    kind: String,
-    /// The kind of problem in words.
-    title: &'static str,
-    /// The status of the response.
-    status: u16,
-    /// What happened, and what to do.
-    detail: String,
-    /// The gate, if the problem is about one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    gate: Option<String>,
-    /// The units that the check consumes, if they are above the limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cost: Option<u64>,
-    /// The gate's limit, which is below the cost.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    limit: Option<u64>,
-}
-
 impl Problem {
-    fn new(kind: ProblemKind, detail: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, detail: detail.into(), gate: None, cost_and_limit: None }
-    }
-
     pub(super) fn malformed(detail: String) -> Self {
-        Self::new(MALFORMED_BODY, detail)
+        Self::of_kind(MALFORMED_BODY, detail)
     }
 
-    pub(super) fn invalid(detail: impl Into<Cow<'static, str>>) -> Self {
-        Self::new(INVALID_REQUEST, detail)
+    pub(super) fn invalid(detail: impl Into<String>) -> Self {
+        Self::of_kind(INVALID_REQUEST, detail)
     }
 
     pub(super) fn unknown_gate(gate: &str, detail: String) -> Self {
-        Self { gate: Some(gate.to_owned()), ..Self::new(UNKNOWN_GATE, detail) }
+        Self { gate: Some(gate.into()), ..Self::of_kind(UNKNOWN_GATE, detail) }
     }
 
     pub(super) fn no_such_endpoint() -> Self {
-        Self::new(NO_SUCH_ENDPOINT, "no endpoint has this path: /v1/openapi.json lists all")
+        Self::of_kind(NO_SUCH_ENDPOINT, "no endpoint has this path: /v1/openapi.json lists all")
     }
 
     /// Returns the problem of a path that no route of the port has.
     pub(crate) fn no_such_route() -> Self {
-        Self::new(
+        Self::of_kind(
             NO_SUCH_ENDPOINT,
             "no endpoint has this path: this port has /json (Envoy's messages as JSON), /v1 (/v1/openapi.json lists its \
              endpoints), /livez, /readyz and /healthcheck; metrics and the web console are on the admin port",
@@ -121,12 +73,12 @@ impl Problem {
     }
 
     pub(crate) fn method_not_allowed() -> Self {
-        Self::new(METHOD_NOT_ALLOWED, "use the method of the header Allow")
+        Self::of_kind(METHOD_NOT_ALLOWED, "use the method of the header Allow")
     }
 
     /// Returns the problem of a request that a page in a browser has sent.
     pub(crate) fn sent_by_page() -> Self {
-        Self::new(
+        Self::of_kind(
             SENT_BY_PAGE,
             "pages in a browser cannot use this port: send the request from a program, without the headers `Origin` and \
              `Sec-Fetch-Site`; a proxy that passes on the headers of browsers must remove both",
@@ -135,7 +87,7 @@ impl Problem {
 
     /// Returns the problem of a `Host` that a page of another site could have chosen.
     pub(crate) fn unknown_host() -> Self {
-        Self::new(
+        Self::of_kind(
             UNKNOWN_HOST,
             "this port is on the loopback interface, where `Host` must be an address or `localhost`: send one of them, or \
              let the port listen on another address",
@@ -143,25 +95,24 @@ impl Problem {
     }
 
     pub(super) fn unsupported_media_type() -> Self {
-        Self::new(UNSUPPORTED_MEDIA_TYPE, "send the header `Content-Type: application/json` (curl --json)")
+        Self::of_kind(
+            UNSUPPORTED_MEDIA_TYPE,
+            "send the header `Content-Type: application/json` (curl --json)",
+        )
     }
 
     pub(super) fn too_many_permits(max: usize) -> Self {
         let detail = format!("this server holds {max} permits for clients: release some, or acquire later");
-        Self::new(TOO_MANY_PERMITS, detail)
+        Self::of_kind(TOO_MANY_PERMITS, detail)
     }
 
     /// Returns the problem of a request on a connection above the maximum.
     pub(crate) fn too_many_connections() -> Self {
-        Self::new(
+        Self::of_kind(
             TOO_MANY_CONNECTIONS,
             "this connection is above --max-connections, so only probes are answered on it: connect again later, or raise \
              the maximum",
         )
-    }
-
-    fn retries_after_s(&self) -> Option<u32> {
-        (self.kind.1 == StatusCode::SERVICE_UNAVAILABLE).then_some(1)
     }
 }
 
@@ -181,8 +132,8 @@ impl From<Error> for Problem {
             INTERNAL
         };
         let detail = in_terms_of_the_api(error.to_string());
-        let (gate, cost_and_limit) = (error.gate().map(str::to_owned), error.cost_and_limit());
-        Self { gate, cost_and_limit, ..Self::new(kind, detail) }
+        let (gate, cost_and_limit) = (error.gate().map(Into::into), error.cost_and_limit());
+        Self { gate, cost_and_limit, ..Self::of_kind(kind, detail) }
     }
 }
 
@@ -194,7 +145,7 @@ impl<E: std::fmt::Display> From<BodyError<E>> for Problem {
             BodyError::NoMemory => TOO_MANY_UNFINISHED,
             BodyError::Unreadable(_) => MALFORMED_BODY,
         };
-        Self::new(kind, error.to_string())
+        Self::of_kind(kind, error.to_string())
     }
 }
 
@@ -204,40 +155,11 @@ impl From<NotReleased> for Problem {
             NotReleased::Malformed => {
                 Self::invalid("`permit` is not an id: pass the `id` of the permit, unchanged")
             }
-            NotReleased::Ended => Self::new(
+            NotReleased::Ended => Self::of_kind(
                 UNKNOWN_PERMIT,
                 "the permit was released before, has expired, or ended with the server that gave it: there is nothing to do",
             ),
             NotReleased::NotRecorded(error) => error.into(),
         }
-    }
-}
-
-impl IntoResponse for Problem {
-    fn into_response(self) -> Response {
-        let retry_after_s = self.retries_after_s();
-        let (name, status, title) = self.kind;
-        let body = ProblemBody {
-            kind: format!("{TYPE_PREFIX}{name}"),
-            title,
-            status: status.as_u16(),
-            detail: shortened(self.detail.into_owned()),
-            gate: self.gate.map(shortened),
-            cost: self.cost_and_limit.map(|(cost, _)| cost),
-            limit: self.cost_and_limit.map(|(_, limit)| limit),
-        };
-        // Strings and numbers always serialize.
-        let body = serde_json::to_string(&body).unwrap_or_default();
-        let mut response = (status, body).into_response();
-        let headers = response.headers_mut();
-        let mut set = |name: HeaderName, value: &'static str| {
-            headers.insert(name, HeaderValue::from_static(value));
-        };
-        set(CONTENT_TYPE, "application/problem+json");
-        set(CACHE_CONTROL, "no-store");
-        if let Some(seconds) = retry_after_s {
-            headers.insert(RETRY_AFTER, seconds.into());
-        }
-        response
     }
 }

@@ -11,9 +11,9 @@ use tidegate_rules::{Limit, Rules};
 use utoipa::ToSchema;
 
 use super::mistake;
-use super::problem::Problem;
 use crate::body;
 use crate::http_state::HttpState;
+use crate::problem::Problem;
 
 /// A check by rules (`domain` and `descriptors`), or of one key of a gate (`gate`, `key`).
 #[derive(Debug, Deserialize, ToSchema)]

@@ -10,12 +10,12 @@ use tidegate::{AllDecision, Check, Gate, HeldReservation, Limiter, Token};
 use tidegate_rules::{Plan, PlannedCheck, RulesDecision};
 
 use super::decided::{Decided, RulesRequest};
-use super::problem::Problem;
 use super::request::{AtEnd, CancelRequest, CommitRequest, Input, ReserveRequest};
 use super::response::{DecisionResponse, ReservationBody, SettledResponse};
 use super::subject::{GateChecks, Subject};
 use super::{examples, subject};
 use crate::http_state::HttpState;
+use crate::problem::Problem;
 
 const DEFAULT_TTL_MS: u64 = 60_000;
 /// One second to one day.

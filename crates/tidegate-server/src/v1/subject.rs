@@ -3,8 +3,8 @@
 use tidegate::{Check, Gate, Quota};
 use tidegate_rules::{Descriptor, Explanation, RulesLimiter, similar_name};
 
-use super::problem::Problem;
 use super::request::{GateCheck, RequestDescriptor};
+use crate::problem::Problem;
 
 /// The maximum number of descriptors or checks of a request. All are one atomic step in Redis, which serves no other
 /// client meanwhile.

@@ -10,8 +10,8 @@ use tidegate_rules::{Loader, Rules};
 use tidegate_server::{Admin, RateLimitService, Server, ServiceMetrics};
 use tonic::Code;
 
-use super::admin_access::{RULES, VIEWER, client, tokens};
-use super::fixture::{ANY, Running, descriptor, request};
+use super::admin_fixture::{OPERATOR, RULES, VIEWER, client, tokens};
+use super::fixture::{ANY, Running, descriptor, in_memory, request};
 use super::raw::RawClient;
 use crate::support::fixture::soon;
 
@@ -230,4 +230,32 @@ impl Observer for Warnings {
     fn reports_warnings(&self) -> bool {
         true
     }
+}
+
+#[tokio::test]
+async fn port_without_pages_has_neither_a_login_nor_changes() {
+    let admin = Admin::new(ANY).tokens(tokens());
+    let server = Running::of(Server::new(in_memory(RULES)).admin(admin).drain_notice(Duration::ZERO)).await;
+    let get = |path: &str| client().get(server.admin_url(path)).header("accept", "text/html");
+    let post = |path: &str| client().post(server.admin_url(path)).body("{}");
+    for (status, request) in [
+        (200, get("/config").bearer_auth(VIEWER)),
+        (401, get("/config")),
+        (401, get("/config").bearer_auth("wrong")),
+        (404, get("/").bearer_auth(VIEWER)),
+        (404, get("/login")),
+        (404, get("/assets/console.css")),
+        (404, get("/api/audit").bearer_auth(OPERATOR)),
+        (404, post("/api/block").bearer_auth(OPERATOR)),
+        (404, post("/login")),
+        (404, post("/logout")),
+    ] {
+        let response = request.send().await.unwrap();
+        let (found, url) = (response.status().as_u16(), response.url().path().to_owned());
+        let is_problem = response.headers()["content-type"] == "application/problem+json";
+        let text = response.text().await.unwrap();
+        assert_eq!((found, is_problem), (status, status != 200), "{url}: {text}");
+        assert!(!text.contains("/login"), "{url}: {text}");
+    }
+    assert!(server.stop().await);
 }

@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 
 use reqwest::{Client, RequestBuilder};
 use serde_json::{Value, json};
-use tidegate_server::Server;
+use tidegate_server::{Admin, Server};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tonic::Code;
 
-use super::console::fixture::OPERATOR;
+use super::admin_fixture::tokens;
 use super::fixture::{ANY, Running, descriptor, in_memory, request};
 
 const RULES: &str =
@@ -109,8 +109,7 @@ async fn status_line(address: SocketAddr, head: &str) -> String {
 
 #[tokio::test]
 async fn request_without_exactly_one_valid_host_is_malformed() {
-    let admin = tidegate_server::Admin::new(ANY)
-        .tokens(tidegate_server::AdminTokens::parse(&format!("ada operator token:{OPERATOR}\n")).unwrap());
+    let admin = Admin::new(ANY).tokens(tokens());
     let server = Running::of(Server::new(in_memory(RULES)).admin(admin)).await;
     for (head, status) in [
         ("GET /livez HTTP/1.1", "400"),

@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::admin_access::{client, tokens};
+use super::admin_fixture::{client, tokens};
 use super::fixture::{self, ANY, Running, descriptor, on, request};
 use super::raw::RawClient;
 use crate::support::fixture::builder;

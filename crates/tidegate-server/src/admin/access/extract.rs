@@ -5,14 +5,16 @@ use std::convert::Infallible;
 use axum::RequestPartsExt;
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, FromRequestParts, Request};
-use axum::response::Response;
+use axum::response::{IntoResponse, Redirect, Response};
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode};
 use serde::de::DeserializeOwned;
 
 use super::identity::{Caller, Identity, Role};
+use super::login::login_address;
 use super::rejection::Rejection;
+use crate::admin::pages::{HasLogin, accepts_html};
 use crate::body::{self, BodyError, BodyMemory};
 
 /// The maximum size of a form or a change in bytes.
@@ -27,20 +29,20 @@ const CSRF_HEADER: &str = "x-csrf-token";
 
 /// A request whose sender may read. Rejects others: a browser is sent to the login.
 #[derive(Clone, Debug)]
-pub(crate) struct Viewer(pub(crate) Identity);
+pub struct Viewer(pub Identity);
 
 /// A request whose sender may change limits.
 #[derive(Clone, Debug)]
-pub(crate) struct Operator(pub(crate) Identity);
+pub struct Operator(pub Identity);
 
 /// A form, sent by POST, whose CSRF token is that of the sender's session. Extracts the form without that token.
 #[derive(Clone, Debug)]
-pub(crate) struct Form<T>(pub(crate) T);
+pub struct Form<T>(pub T);
 
 /// A body in JSON, sent by POST with the type `application/json`. A sender with a session also sends its CSRF token,
 /// in the header `x-csrf-token`.
 #[derive(Clone, Debug)]
-pub(crate) struct Json<T>(pub(crate) T);
+pub struct Json<T>(pub T);
 
 fn caller(parts: &Parts) -> Option<&Caller> {
     parts.extensions.get::<Caller>()
@@ -51,8 +53,11 @@ fn identity(parts: &Parts) -> Option<Identity> {
 }
 
 fn no_identity(parts: &Parts) -> Response {
-    let page = (parts.method == Method::GET).then(|| parts.uri.clone());
-    Rejection::NoIdentity { page }.of(&parts.headers)
+    let has_login = parts.extensions.get::<HasLogin>().is_some();
+    if has_login && parts.method == Method::GET && accepts_html(&parts.headers) {
+        return Redirect::to(&login_address(&parts.uri)).into_response();
+    }
+    Rejection::NoIdentity { has_login }.into_response()
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Viewer {
@@ -70,7 +75,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Operator {
         let identity = identity(parts).ok_or_else(|| no_identity(parts))?;
         match identity.role {
             Role::Operator => Ok(Self(identity)),
-            Role::Viewer => Err(Rejection::NotAllowed(Role::Operator).of(&parts.headers)),
+            Role::Viewer => Err(Rejection::NotAllowed(Role::Operator).into_response()),
         }
     }
 }
@@ -91,7 +96,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Response> {
-        caller(parts).cloned().ok_or_else(|| Rejection::NoIdentity { page: None }.of(&parts.headers))
+        caller(parts).cloned().ok_or_else(|| no_identity(parts))
     }
 }
 
@@ -100,7 +105,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Form<T> {
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
         let (identity, headers, body) = of_viewer(request, state).await?;
-        read_form_of(&identity, &headers, body).await.map(Self).map_err(|rejection| rejection.of(&headers))
+        read_form_of(&identity, &headers, body).await.map(Self).map_err(Rejection::into_response)
     }
 }
 
@@ -109,7 +114,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
         let (identity, headers, body) = of_viewer(request, state).await?;
-        read_json(&identity, &headers, body).await.map(Self).map_err(|rejection| rejection.of(&headers))
+        read_json(&identity, &headers, body).await.map(Self).map_err(Rejection::into_response)
     }
 }
 

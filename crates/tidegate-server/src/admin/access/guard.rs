@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use axum::extract::{Request, State};
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
@@ -30,7 +30,7 @@ pub(crate) async fn guard(State(access): State<Access>, request: Request, next: 
             parts.extensions.insert(caller);
             next.run(Request::from_parts(parts, body)).await
         }
-        Err(rejection) => rejection.of(&parts.headers),
+        Err(rejection) => rejection.into_response(),
     }
 }
 
@@ -44,8 +44,7 @@ async fn caller(access: &Access, request: &Parts) -> Result<Caller, Rejection> {
     {
         let found = access.verify(client, token).await.map_err(Rejection::TooManyAttempts)?;
         let (name, role) = found.ok_or(Rejection::WrongToken)?;
-        let identity = Some(Identity { name, role, csrf: None, has_session: false });
-        return Ok(Caller { client, identity });
+        return Ok(Caller { client, identity: Some(Identity::of_bearer(name, role)) });
     }
     if !origin::is_known_host(headers, &request.uri, hosts) {
         return Err(Rejection::UnknownHost);

@@ -29,28 +29,30 @@ impl Role {
 
 /// The sender of a request.
 #[derive(Clone, Debug)]
-pub(crate) struct Identity {
+pub struct Identity {
     /// The name of its token; `local` if the port has no tokens.
-    pub(crate) name: String,
-    pub(crate) role: Role,
+    pub name: String,
+    /// What it may do.
+    pub role: Role,
     /// `None` for a request with a bearer token: no page of another site can make a browser send one.
     pub(super) csrf: Option<CsrfToken>,
     /// Whether it has a session, which it can end.
-    pub(crate) has_session: bool,
+    pub has_session: bool,
 }
 
-#[cfg(test)]
 impl Identity {
-    /// An identity of a test, as with a bearer token.
-    pub(crate) fn named(name: &str, role: Role) -> Self {
-        Self { name: name.to_owned(), role, csrf: None, has_session: false }
+    /// Creates the identity of a bearer token.
+    #[must_use]
+    pub const fn of_bearer(name: String, role: Role) -> Self {
+        Self { name, role, csrf: None, has_session: false }
     }
-}
 
-/// Returns the value of the hidden field `csrf`, which each form that is read by [`Form`](super::Form) needs. Empty for
-/// a request with a bearer token, which needs none.
-pub(crate) fn csrf_token(identity: &Identity) -> &str {
-    identity.csrf.as_ref().map_or("", CsrfToken::as_str)
+    /// Returns the value of the hidden field `csrf`, which each form that is read by [`Form`](super::Form) needs. `None`
+    /// for a request with a bearer token, which needs none.
+    #[must_use]
+    pub fn csrf(&self) -> Option<&str> {
+        self.csrf.as_ref().map(CsrfToken::as_str)
+    }
 }
 
 /// The sender of a request, among the extensions of the request.

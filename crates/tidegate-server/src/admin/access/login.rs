@@ -1,5 +1,7 @@
 //! The login of browsers: a token for a session.
 
+use std::sync::Arc;
+
 use axum::Router;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, Request, State};
@@ -15,11 +17,21 @@ use super::extract::{MaybeIdentity, read_login_form};
 use super::identity::Caller;
 use super::rejection::Rejection;
 use super::sessions::{LONGEST, cookie, session_id};
-use crate::console::login_page as page;
+use crate::admin::pages::Pages;
+use crate::whole_seconds::retry_after;
 
-pub(crate) fn routes<S: Clone + Send + Sync + 'static>(access: Access) -> Router<S> {
+#[derive(Clone)]
+struct Login {
+    access: Access,
+    pages: Arc<dyn Pages>,
+}
+
+pub(in crate::admin) fn routes<S: Clone + Send + Sync + 'static>(
+    access: Access,
+    pages: Arc<dyn Pages>,
+) -> Router<S> {
     let router = Router::new().route("/login", get(show).post(log_in)).route("/logout", post(log_out));
-    router.with_state(access)
+    router.with_state(Login { access, pages })
 }
 
 #[derive(Deserialize)]
@@ -37,29 +49,30 @@ struct LoginForm {
 
 /// A `next` that cannot be read is that of no page of this port.
 async fn show(
+    State(Login { pages, .. }): State<Login>,
     MaybeIdentity(identity): MaybeIdentity,
     after: Result<Query<After>, QueryRejection>,
 ) -> Response {
     let next = after.map(|Query(After { next })| next).unwrap_or_default();
     match identity {
         Some(_) => Redirect::to(own_page(&next)).into_response(),
-        None => Html(page(own_page(&next), None)).into_response(),
+        None => Html(pages.login(own_page(&next), None)).into_response(),
     }
 }
 
-async fn log_in(State(access): State<Access>, caller: Caller, request: Request) -> Response {
+async fn log_in(State(login): State<Login>, caller: Caller, request: Request) -> Response {
     let (parts, body) = request.into_parts();
-    let access = &access;
+    let Login { access, pages } = &login;
     let form: LoginForm = match read_login_form(&parts.headers, body).await {
         Ok(form) => form,
-        Err(rejection) => return rejection.of(&parts.headers),
+        Err(rejection) => return rejection.into_response(),
     };
     let next = own_page(&form.next);
     if access.settings().tokens.is_none() {
         return Redirect::to(next).into_response();
     }
     let failed = |status: StatusCode, rejection: &Rejection| {
-        (status, Html(page(next, Some(&rejection.detail())))).into_response()
+        (status, Html(pages.login(next, Some(&rejection.detail())))).into_response()
     };
     match access.verify(caller.client, form.token.trim().as_bytes()).await {
         Ok(Some((name, role))) => {
@@ -76,7 +89,7 @@ async fn log_in(State(access): State<Access>, caller: Caller, request: Request) 
         Ok(None) => failed(StatusCode::UNAUTHORIZED, &Rejection::WrongToken),
         Err(wait) => {
             let mut response = failed(StatusCode::TOO_MANY_REQUESTS, &Rejection::TooManyAttempts(wait));
-            response.headers_mut().insert(RETRY_AFTER, (wait.as_secs() + 1).into());
+            response.headers_mut().insert(RETRY_AFTER, retry_after(wait));
             response
         }
     }
@@ -86,7 +99,7 @@ async fn log_in(State(access): State<Access>, caller: Caller, request: Request) 
 struct NoFields {}
 
 async fn log_out(
-    State(access): State<Access>,
+    State(Login { access, .. }): State<Login>,
     headers: HeaderMap,
     Form(NoFields {}): Form<NoFields>,
 ) -> Response {
@@ -136,13 +149,32 @@ mod tests {
     use axum::body::Body;
     use http::header::CONTENT_TYPE;
     use tidegate::Limiter;
+    use tidegate_test_support::captured_events::captured_events;
 
     use super::super::control::AccessSettings;
     use super::super::identity::Role;
     use super::super::tokens::AdminTokens;
     use super::*;
-    use crate::captured_events::captured_events;
+    use crate::admin::ChangeTracker;
     use crate::connections::Client;
+    use crate::problem::Problem;
+    use crate::service::RateLimitService;
+
+    struct NoPages;
+
+    impl Pages for NoPages {
+        fn routes(&self, _: &RateLimitService, _: &ChangeTracker) -> Router {
+            Router::new()
+        }
+
+        fn problem(&self, _: &Problem) -> String {
+            String::new()
+        }
+
+        fn login(&self, _: &str, _: Option<&str>) -> String {
+            String::new()
+        }
+    }
 
     #[test]
     fn login_is_an_event_without_the_token() {
@@ -161,7 +193,8 @@ mod tests {
             let request = request.body(Body::from(format!("token={token}"))).unwrap();
             let caller = Caller { client: Client::new([10, 0, 0, 7].into()), identity: None };
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-            captured_events(|| drop(runtime.block_on(log_in(State(access.clone()), caller, request))))
+            let login = Login { access: access.clone(), pages: Arc::new(NoPages) };
+            captured_events(|| drop(runtime.block_on(log_in(State(login), caller, request))))
         };
         let event = log_in(TOKEN);
         let fields = "operator=\"ada\" role=\"operator\" address=10.0.0.7";

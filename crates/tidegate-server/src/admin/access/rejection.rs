@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use axum::response::{IntoResponse, Redirect, Response};
-use http::header::{HeaderMap, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
-use http::{StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use http::header::{HeaderValue, WWW_AUTHENTICATE};
 
 use super::identity::Role;
-use super::login::login_address;
-use crate::admin::problem::Problem;
+use crate::problem::Problem;
+use crate::whole_seconds::whole_seconds;
 
 /// The reason why a request is rejected.
 #[derive(Debug)]
@@ -19,8 +19,8 @@ pub(crate) enum Rejection {
     ForeignOrigin,
     /// The request has no token and no session.
     NoIdentity {
-        /// The page to show after the login.
-        page: Option<Uri>,
+        /// Whether the port has a login.
+        has_login: bool,
     },
     /// The header `Authorization` is not one line of the scheme `Bearer`.
     NoBearer,
@@ -35,29 +35,6 @@ pub(crate) enum Rejection {
 }
 
 impl Rejection {
-    /// Returns the response, in the format that the request accepts.
-    pub(super) fn of(self, headers: &HeaderMap) -> Response {
-        match self {
-            Self::NoIdentity { page: Some(page) } if Problem::accepts_html(headers) => {
-                return Redirect::to(&login_address(&page)).into_response();
-            }
-            _ => {}
-        }
-        let problem = Problem::new(self.status(), self.detail());
-        let mut response = problem.respond(headers);
-        match self {
-            Self::NoIdentity { .. } | Self::NoBearer | Self::WrongToken => {
-                let challenge = HeaderValue::from_static("Bearer realm=\"tidegate admin\"");
-                response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
-            }
-            Self::TooManyAttempts(wait) => {
-                response.headers_mut().insert(RETRY_AFTER, whole_seconds(wait).into());
-            }
-            _ => {}
-        }
-        response
-    }
-
     fn status(&self) -> StatusCode {
         match self {
             Self::UnknownHost => StatusCode::MISDIRECTED_REQUEST,
@@ -78,7 +55,10 @@ impl Rejection {
                  changes the Host header, add the name that browsers use to the setting --admin-host"
                     .to_owned()
             }
-            Self::NoIdentity { .. } => {
+            Self::NoIdentity { has_login: false } => {
+                "this page needs a token: send `Authorization: Bearer TOKEN`".to_owned()
+            }
+            Self::NoIdentity { has_login: true } => {
                 "this page needs a token: log in at /login, or send `Authorization: Bearer TOKEN`".to_owned()
             }
             Self::NoBearer => "send `Authorization: Bearer TOKEN`, once, and no other scheme".to_owned(),
@@ -95,7 +75,18 @@ impl Rejection {
     }
 }
 
-/// Rounds up: a client that waits for that long is not early.
-fn whole_seconds(wait: Duration) -> u64 {
-    wait.as_secs() + u64::from(wait.subsec_nanos() > 0)
+impl IntoResponse for Rejection {
+    fn into_response(self) -> Response {
+        let status = self.status();
+        let mut problem = Problem::new(status, self.detail());
+        if let Self::TooManyAttempts(wait) = self {
+            problem.retry_after = Some(wait);
+        }
+        let mut response = problem.into_response();
+        if status == StatusCode::UNAUTHORIZED {
+            let challenge = HeaderValue::from_static("Bearer realm=\"tidegate admin\"");
+            response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+        }
+        response
+    }
 }

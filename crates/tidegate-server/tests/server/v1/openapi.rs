@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::fixture::post;
 use crate::server::fixture::{Running, in_memory};
@@ -55,6 +55,7 @@ async fn references_lead_to_schemas_and_requests_refuse_unknown_fields() {
     for (name, schema) in requests {
         assert_eq!(schema["additionalProperties"], false, "{name}");
     }
+    assert_eq!(schemas["ProblemBody"]["required"], json!(["type", "title", "status", "detail"]));
     assert!(server.stop().await);
 }
 

@@ -1,0 +1,147 @@
+//! What the pages are made from: the rules, the overrides, the figures of the fleet, and this process's own Redis.
+
+use std::fmt;
+use std::sync::Arc;
+
+use tidegate::admin::{GivenKey, Inspector};
+use tidegate::{Error, Limiter, Override};
+use tidegate_server::RateLimitService;
+
+use super::catalog::Catalog;
+use super::display::IN_MEMORY;
+use super::figures::{Figures, NodeLoad};
+use super::health::{ConditionInputs, RedisState};
+use super::hour::Hour;
+use super::top::{Ranked, Top};
+
+/// The readings that the pages share. Clones share them.
+#[derive(Clone)]
+pub(super) struct SharedReadings(Arc<SharedReadingsInner>);
+
+struct SharedReadingsInner {
+    service: RateLimitService,
+    limiter: Limiter,
+    redis: Option<RedisReadings>,
+}
+
+/// The readers of the state in Redis.
+struct RedisReadings {
+    inspector: Inspector,
+    figures: Figures,
+    top: Top,
+}
+
+impl SharedReadings {
+    /// Makes the readings of a service. Without `inspector`, the limiter has no Redis, and the console shows no figures and
+    /// no keys.
+    pub(super) fn new(service: RateLimitService, inspector: Option<Inspector>) -> Self {
+        let limiter = service.rules().limiter().clone();
+        let redis = inspector.map(|inspector| RedisReadings {
+            figures: Figures::new(inspector.clone()),
+            top: Top::new(inspector.clone()),
+            inspector,
+        });
+        Self(Arc::new(SharedReadingsInner { service, limiter, redis }))
+    }
+
+    pub(super) fn service(&self) -> &RateLimitService {
+        &self.0.service
+    }
+
+    pub(super) fn namespace(&self) -> &str {
+        self.0.redis.as_ref().map_or("in memory", |redis| redis.inspector.namespace())
+    }
+
+    fn redis(&self) -> Result<&RedisReadings, String> {
+        self.0.redis.as_ref().ok_or_else(|| IN_MEMORY.to_owned())
+    }
+
+    pub(super) fn inspector(&self) -> Result<&Inspector, String> {
+        self.redis().map(|redis| &redis.inspector)
+    }
+
+    /// Returns the forms that a key can have in Redis; none in memory.
+    pub(super) fn stored_forms(&self, key: &GivenKey) -> Vec<String> {
+        self.inspector().map_or_else(|_| Vec::new(), |inspector| inspector.stored_forms(key))
+    }
+
+    /// Returns the figures of the last hour, or why there are none.
+    pub(super) async fn hour(&self) -> Result<Arc<Hour>, String> {
+        let hour = self.redis()?.figures.hour().await;
+        hour.map_err(|error| format!("The figures of the fleet cannot be read: {error}"))
+    }
+
+    /// Returns the load of each server, or why it is not known.
+    pub(super) async fn load(&self) -> Result<Vec<NodeLoad>, String> {
+        self.redis()?.figures.load().await.map_err(|error| {
+            let text = error.to_string();
+            let right = match text.contains("NOPERM") {
+                true => " The Redis user of this process needs the right +info.",
+                false => "",
+            };
+            format!("The load of Redis cannot be read: {text}.{right}")
+        })
+    }
+
+    /// Returns whether this process counts in its own memory.
+    pub(super) fn is_in_memory(&self) -> bool {
+        self.0.redis.is_none()
+    }
+
+    /// Returns whether the circuit breaker of this process is open. Waits for Redis up to the deadline of operators.
+    pub(super) async fn is_breaker_open(&self) -> bool {
+        self.0.limiter.health().await.breaker_open_for().is_some()
+    }
+
+    pub(super) async fn overrides(&self) -> Result<Vec<Override>, Error> {
+        self.0.limiter.control().overrides().await
+    }
+
+    /// Reads the next part of the keys of a gate, or of all.
+    pub(super) async fn top(
+        &self,
+        gate: Option<&str>,
+        overrides: &[Override],
+        catalog: &Catalog,
+    ) -> Result<Ranked, String> {
+        let limits = catalog.limits(overrides);
+        let ranked = self.redis()?.top.read(gate, limits).await;
+        ranked.map_err(|error| format!("The keys cannot be read: {error}"))
+    }
+
+    /// Returns the inputs of the runbook's conditions. The last call of this process, which reads the overrides, shows
+    /// whether Redis answers it.
+    pub(super) fn condition_inputs<'i>(
+        &self,
+        hour: &'i Result<Arc<Hour>, String>,
+        overrides: &'i Result<Vec<Override>, Error>,
+    ) -> ConditionInputs<'i> {
+        let reload = self.0.service.reloading().last_reload();
+        ConditionInputs {
+            hour: hour.as_deref().map_err(|why| &**why),
+            overrides: overrides.as_deref().map_err(ToString::to_string),
+            reload_error: reload.and_then(|reload| reload.result().err().map(ToString::to_string)),
+            redis: match overrides {
+                _ if self.is_in_memory() => RedisState::InMemory,
+                Ok(_) => RedisState::Answers,
+                Err(error) if error.kind() == "refused" => RedisState::Rejects(error.to_string()),
+                Err(error) => RedisState::Unavailable(error.to_string()),
+            },
+        }
+    }
+
+    /// Returns the state of Redis as this process sees it.
+    pub(super) async fn own_health(&self) -> Vec<String> {
+        if self.0.redis.is_none() {
+            return vec![IN_MEMORY.to_owned()];
+        }
+        let health = self.0.limiter.health().await;
+        std::iter::once(health.to_string()).chain(health.warnings()).collect()
+    }
+}
+
+impl fmt::Debug for SharedReadings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedReadings").field("has_redis", &self.0.redis.is_some()).finish_non_exhaustive()
+    }
+}
