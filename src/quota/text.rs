@@ -24,9 +24,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::{Calendar, Quota, Rate};
+use super::{Calendar, Quota, Rate, Window};
 use crate::error::Error;
-use crate::quota::algorithm::{ALGORITHMS, Definition, Kind, Parameters};
+use crate::quota::algorithm::{ALGORITHMS, Definition, Parameters};
 
 /// Each unit of time as it is written, in µs, and the other names that are read.
 const UNITS: [(&str, u64, &[&str]); 7] = [
@@ -49,9 +49,9 @@ const RIGHT: &str = "write such as `100/min`, `5/min burst 20`, `20 per 3h slidi
 const MAX_SHOWN: usize = 60;
 
 /// A period of time, in the largest unit of which it is a whole number: `min`, `90s`, `3h`.
-struct Period(u64);
+struct TextPeriod(u64);
 
-impl fmt::Display for Period {
+impl fmt::Display for TextPeriod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_whole = |us: &u64| self.0.is_multiple_of(*us);
         let (name, us, _) = UNITS.into_iter().find(|(_, us, _)| is_whole(us)).unwrap_or(UNITS[6]);
@@ -65,35 +65,33 @@ impl fmt::Display for Period {
 /// Displays `5/s`, `100/min` or `1/1500ms`, for example.
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.units(), Period(self.period().as_micros() as u64))
+        write!(f, "{}/{}", self.units(), TextPeriod(self.period().as_micros() as u64))
     }
 }
 
 /// Displays `100/min`, `5/min burst 20` or `10 in flight`, for example: the [`FromStr`] form.
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (limit, words) = (self.limit(), self.kind().definition().words);
-        match self.kind() {
-            Kind::InFlight(_) => write!(f, "{limit} {words}"),
-            Kind::TokenBucket(bucket) => write!(f, "{} {words} {limit}", bucket.configured_rate),
-            Kind::LeakyBucket(bucket) => write!(f, "{} {words} {limit}", bucket.0.configured_rate),
-            Kind::SlidingCounter(counter) => write!(f, "{limit}/{} {words}", Period(counter.window_us)),
-            Kind::SlidingLog(log) => {
-                let counting = if log.count_denied { " counting denied" } else { "" };
-                write!(f, "{limit}/{} {words}{counting}", Period(log.window_us))
-            }
-            Kind::FixedWindow(fixed) => match (&fixed.calendar, fixed.aligned_us) {
-                (Some(calendar), _) => {
-                    let (part, anchor, zone) = calendar.parts();
-                    let from = if anchor.is_empty() { "" } else { " from " };
-                    write!(f, "{limit}/{part}{from}{anchor} in {zone}")
-                }
-                (None, None) => write!(f, "{limit}/{} from first use", Period(fixed.window_us)),
-                (None, Some(0)) => write!(f, "{limit}/{}", Period(fixed.window_us)),
-                (None, Some(offset)) => {
-                    write!(f, "{limit}/{} offset {}", Period(fixed.window_us), Period(offset))
-                }
-            },
+        let (limit, algorithm) = (self.limit(), self.kind().algorithm());
+        let Definition { words, .. } = *self.kind().definition();
+        if let Some(rate) = algorithm.rate() {
+            return write!(f, "{rate} {words} {limit}");
+        }
+        let Some(Window { us, aligned_us, calendar }) = algorithm.window() else {
+            return write!(f, "{limit} {words}");
+        };
+        if let Some(calendar) = calendar {
+            let (part, anchor, zone) = calendar.parts();
+            let from = if anchor.is_empty() { "" } else { " from " };
+            return write!(f, "{limit}/{part}{from}{anchor} in {zone}");
+        }
+        write!(f, "{limit}/{}", TextPeriod(us))?;
+        match (words, aligned_us) {
+            ("", None) => f.write_str(" from first use"),
+            ("", Some(0)) => Ok(()),
+            ("", Some(offset)) => write!(f, " offset {}", TextPeriod(offset)),
+            (words, _) if algorithm.counts_denied() => write!(f, " {words} counting denied"),
+            (words, _) => write!(f, " {words}"),
         }
     }
 }
@@ -118,7 +116,7 @@ impl FromStr for Quota {
     /// [`Error::is_config`] if the text is no limit, with the place and right examples; if there is no such quota; or for a
     /// calendar window without the feature `calendar`.
     fn from_str(text: &str) -> Result<Self, Error> {
-        let mut reader = Reader::new(text);
+        let mut reader = TextReader::new(text);
         reader.quota().map_err(|reason| reader.error("limit", &reason))
     }
 }
@@ -132,18 +130,18 @@ impl FromStr for Rate {
     ///
     /// [`Error::is_config`] if the text is no rate, with a right example, or if there is no such rate.
     fn from_str(text: &str) -> Result<Self, Error> {
-        let mut reader = Reader::new(text);
+        let mut reader = TextReader::new(text);
         reader.rate_alone().map_err(|reason| reader.error("rate", &reason))
     }
 }
 
 /// Reads a text from its beginning on. Reasons for errors follow the text.
-struct Reader<'t> {
+struct TextReader<'t> {
     text: &'t str,
     rest: &'t str,
 }
 
-impl<'t> Reader<'t> {
+impl<'t> TextReader<'t> {
     fn new(text: &'t str) -> Self {
         Self { text, rest: text.trim() }
     }

@@ -59,14 +59,18 @@ async fn decide_now(file_rules: &FileRules, settings: &LayerSettings, parts: &Pa
         Some(_) => descriptors.into_iter().map(|descriptor| descriptor.hits(hits)).collect(),
         None => descriptors,
     };
-    let plan = limits.plan(domain, &descriptors);
+    let mut plan = limits.plan(domain, &descriptors);
+    let peeked = plan.decide_peeks().await;
     let mut checks = RequestChecks::default();
     checks.add_plan(&plan, settings);
     if let Err(absent) = checks.add_rules(settings, parts).await {
         return Admission::rejected(Rejection::absent(absent));
     }
     let mut group = checks.group().await;
-    let result = decide_group(settings, group.as_mut(), &checks.static_denials);
+    let result = async {
+        peeked?;
+        decide_group(settings, group.as_mut(), &checks.static_denials).await
+    };
     let (result, (shadow_decisions, shadow_permits)) = with_shadow(result, &checks.shadow_checks).await;
     let mut admission = Admission::new(settings, checks, group, result, &shadow_decisions, shadow_permits);
     match &mut admission {

@@ -13,7 +13,7 @@
 //!     limit is divided by `instances`, which is at least 1, and rounded up.
 //!   - `impl Algorithm for Name`. Required: `is_possible`, `settle`, `is_ahead`, `afford`, `charge`,
 //!     `give_back`, `after`, `remaining`, `room`, `retry_after`, `reset_after`. With a window also `window`, else
-//!     `window_us`. Without [`Storage::Log`] also `parse`. Override each other method whose
+//!     `window_us`, and `rate` with [`Parameters::Rate`]. Without [`Storage::Log`] also `parse`. Override each other method whose
 //!     default is wrong for the algorithm; `stamp`, `stamp_at`, `leased_until` and `is_stamp_the_end` go together.
 //! - `lua/quota/NAME.lua`: a function `NAME` that does the same on the server. `lua/prelude.lua` has its contract.
 //! - In `lua/reserve/holds.lua`, the stamp of a charge in `stamp_of`, and how long it can count in `life`, which are
@@ -44,7 +44,7 @@
 
 use super::in_flight::Holdings;
 use super::log::Log;
-use crate::quota::Window;
+use crate::quota::{Rate, Window};
 use crate::script::Scripts;
 
 /// Implements `Deserialize` from these fields and no others, by a constructor.
@@ -272,6 +272,11 @@ pub trait Algorithm {
 
     /// Returns the window, if the quota has one. The Redis keys of its states contain it.
     fn window(&self) -> Option<Window> {
+        None
+    }
+
+    /// Returns the rate as it was given, if the quota has one.
+    fn rate(&self) -> Option<Rate> {
         None
     }
 

@@ -132,6 +132,10 @@ impl Algorithm for LeakyBucket {
         self.0.lengthens()
     }
 
+    fn rate(&self) -> Option<Rate> {
+        Algorithm::rate(&self.0)
+    }
+
     fn window_us(&self) -> u64 {
         self.0.window_us()
     }

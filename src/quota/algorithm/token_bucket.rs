@@ -46,7 +46,7 @@ pub struct TokenBucket {
     pub per: u64,
     /// The rate as configured, for [`std::fmt::Display`].
     #[cfg_attr(feature = "serde", serde(rename = "rate"))]
-    pub(in crate::quota) configured_rate: Rate,
+    pub(super) configured_rate: Rate,
 }
 
 deserialize!(TokenBucket { capacity: u64, rate: Rate } Self::build(capacity, rate));
@@ -239,6 +239,10 @@ impl Algorithm for TokenBucket {
 
     fn lengthens(&self) -> bool {
         true
+    }
+
+    fn rate(&self) -> Option<Rate> {
+        Some(self.configured_rate)
     }
 
     fn window_us(&self) -> u64 {

@@ -61,7 +61,7 @@ impl RulesLimiter {
         // The rare cases are boxed: a service allocates the future of each request.
         let is_denied = mode.take != Take::Peek
             && plan.has_peeks_beside_charges()
-            && Box::pin(deny_by_peeks(&mut plan, mode)).await?;
+            && Box::pin(decide_peeks(&mut plan, mode)).await?;
         if mode.denies_above_limit && !plan.uncharged().is_empty() {
             Box::pin(show_uncharged(&mut plan, mode)).await;
         }
@@ -93,8 +93,23 @@ impl RulesLimiter {
     }
 }
 
-/// Denies the request if a check that costs nothing denies. Redis decides a group of checks without those.
-async fn deny_by_peeks(plan: &mut Plan<'_>, mode: &Mode) -> Result<bool, Error> {
+impl Plan<'_> {
+    /// Decides the checks that cost nothing, if others of the request cost something: Redis decides a group of checks
+    /// without those. If one denies, the request is denied, and the other checks are not to be made.
+    ///
+    /// # Errors
+    ///
+    /// The same as [`Limiter::check_each`](tidegate::Limiter::check_each) reports for a check.
+    pub async fn decide_peeks(&mut self) -> Result<(), Error> {
+        if self.has_peeks_beside_charges() {
+            decide_peeks(self, &Mode::check()).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Denies the request if a check that costs nothing denies.
+async fn decide_peeks(plan: &mut Plan<'_>, mode: &Mode) -> Result<bool, Error> {
     let peeks = plan.checks().iter().filter(|check| check.cost() == 0);
     let peeked = peek_each(plan, peeks.clone(), mode).await?;
     let is_denied = peeked.iter().any(|peeked| !peeked.is_allowed());

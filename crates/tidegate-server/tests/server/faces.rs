@@ -8,7 +8,7 @@ use axum::routing::get;
 use http::request::Parts;
 use serde_json::{Value, json};
 use tidegate::{Error, Limiter, ManualClock};
-use tidegate_http::RateLimitLayer;
+use tidegate_http::{Descriptors, RateLimitLayer};
 use tidegate_rules::{ChargedDenials, Descriptor, Mode, RuleOutcome, Rules, RulesGrant, RulesLimiter};
 use tidegate_server::RateLimitService;
 use tidegate_server::proto::envoy::service::ratelimit::v3::RateLimitRequest;
@@ -286,8 +286,7 @@ async fn all_faces_answer_alike_but_for_named_options() {
     }
 }
 
-/// The layer has no descriptors with hits of their own, no peeks, and permits of rules in flight. The other requests are
-/// answered as by the library.
+/// The layer has permits of rules in flight. The other requests are answered as by the library.
 #[tokio::test]
 async fn http_layer_answers_as_the_library() {
     let actions = |key| {
@@ -305,9 +304,22 @@ async fn http_layer_answers_as_the_library() {
     let limits =
         Rules::parse("faces.yaml", &rules).unwrap().bind(&Limiter::in_memory_with(ManualClock::at(START)));
     let mut compared = 0;
-    for domain in ["all", "each"] {
-        let hits = |parts: &Parts| parts.headers["hits"].to_str().unwrap().parse().unwrap();
-        let layer = RateLimitLayer::with_rules(limits.clone(), domain).unwrap().cost(hits);
+    for (domain, has_own_hits) in [("all", false), ("all", true), ("each", false), ("each", true)] {
+        let layer = match has_own_hits {
+            false => {
+                let hits = |parts: &Parts| text_of(parts, "hits").parse().unwrap();
+                RateLimitLayer::with_rules(limits.clone(), domain).unwrap().cost(hits)
+            }
+            // Each descriptor with hits of its own, also 0.
+            true => {
+                let descriptors = Descriptors::from_fn(domain, |parts| {
+                    let hits = text_of(parts, "asked").split(" + ").map(hits_of);
+                    let value = text_of(parts, "value");
+                    hits.map(|(key, hits)| Descriptor::from([(key, value)]).hits(hits)).collect()
+                });
+                RateLimitLayer::with_rules(limits.clone(), descriptors).unwrap()
+            }
+        };
         let router = Router::new().route("/", get(async || "served")).layer(layer);
         let port = TcpListener::bind(fixture::ANY).await.unwrap();
         let url = format!("http://{}/", port.local_addr().unwrap());
@@ -316,17 +328,18 @@ async fn http_layer_answers_as_the_library() {
             if ["held", "used", "small"].iter().any(|key| asked.contains(key)) {
                 continue;
             }
-            for (hits, answer) in requests(asked).zip(plain.split(", ")) {
+            let value = format!("http-{at}-{has_own_hits}");
+            for ((hits, asked), answer) in requests(asked).zip(asked.split(", ")).zip(plain.split(", ")) {
                 let is_uniform = hits.iter().all(|(_, units)| *units == hits[0].1);
                 let keys: BTreeSet<_> = hits.iter().map(|(key, _)| key).collect();
-                if hits[0].1 == 0 {
+                if !has_own_hits && hits[0].1 == 0 {
                     continue;
-                } else if !is_uniform || keys.len() < hits.len() {
+                } else if !has_own_hits && (!is_uniform || keys.len() < hits.len()) {
                     break;
                 }
                 let request = reqwest::Client::new().get(&url).header("hits", hits[0].1);
-                let request =
-                    hits.iter().fold(request, |request, (key, _)| request.header(*key, format!("http-{at}")));
+                let request = request.header("asked", asked).header("value", &value);
+                let request = hits.iter().fold(request, |request, (key, _)| request.header(*key, &value));
                 let found = match request.send().await.unwrap().status().as_u16() {
                     200 => "ok",
                     429 => "denied",
@@ -339,7 +352,11 @@ async fn http_layer_answers_as_the_library() {
         }
         server.abort();
     }
-    assert!(compared > 20, "{compared}");
+    assert!(compared > 70, "{compared}");
+}
+
+fn text_of<'p>(parts: &'p Parts, header: &str) -> &'p str {
+    parts.headers[header].to_str().unwrap()
 }
 
 /// `/v1/peek` decides as a check would, and charges nothing.
