@@ -106,11 +106,11 @@ fn house_is_within_its_budgets() {
     const FLOORS: usize = 12;
     const PUBLIC_FUNCTIONS: usize = 381;
     const LINES: [(&str, usize); 7] = [
-        ("src", 23_750),
+        ("src", 24_000),
         ("crates/tidegate-cli/src", 4_955),
         ("crates/tidegate-console/src", 3_800),
         ("crates/tidegate-http/src", 5_070),
-        ("crates/tidegate-rules/src", 5_420),
+        ("crates/tidegate-rules/src", 5_460),
         ("crates/tidegate-server/src", 5_735),
         ("lua", 2_390),
     ];

@@ -16,6 +16,8 @@ use tokio::time::Instant;
 
 use crate::body::BodyError;
 use crate::connections::Place;
+use crate::for_clients::retry_after;
+use crate::for_clients::shortened;
 use crate::http_state::HttpState;
 use crate::metrics::ServiceMetrics;
 use crate::metrics::requests::HttpRequests;
@@ -23,9 +25,7 @@ use crate::problem::Problem;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use crate::readiness::Readiness;
 use crate::service_error::ServiceError;
-use crate::shortened::shortened;
 use crate::trace::{SpanHook, traced};
-use crate::whole_seconds::retry_after;
 use crate::{body, json, origin, v1};
 
 /// Returns the routes of the port. `is_loopback`: only programs of this machine reach it.

@@ -14,6 +14,7 @@
 mod admin;
 mod body;
 mod connections;
+mod for_clients;
 mod grpc;
 mod grpc_errors;
 mod grpc_port;
@@ -37,13 +38,11 @@ mod server;
 mod server_error;
 mod service;
 mod service_error;
-mod shortened;
 mod tls;
 mod trace;
 mod trace_context;
 mod unit;
 mod v1;
-mod whole_seconds;
 
 pub use self::admin::{Admin, AdminTokens, AdminTokensError, Role, pages};
 pub use self::metrics::ServiceMetrics;

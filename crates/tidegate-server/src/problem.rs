@@ -8,8 +8,8 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::shortened::shortened;
-use crate::whole_seconds::retry_after;
+use crate::for_clients::retry_after;
+use crate::for_clients::shortened;
 
 /// The beginning of all types of problems.
 const TYPE_PREFIX: &str = "urn:tidegate:problem:";

@@ -13,8 +13,8 @@ use tidegate_rules::{Limit, RulesDecision, RulesLimiter};
 use super::request::RequestDescriptor;
 use super::response::DecisionResponse;
 use super::subject;
+use crate::for_clients::retry_after;
 use crate::service::RateLimitService;
-use crate::whole_seconds::retry_after;
 
 /// A request by rules.
 #[derive(Clone, Copy)]

@@ -8,7 +8,7 @@ use tidegate::{AllDecision, Decision, Settlement, Token};
 use tidegate_rules::{RuleOutcome, RuleResult, RulesDecision};
 use utoipa::ToSchema;
 
-use crate::shortened::shortened;
+use crate::for_clients::shortened;
 
 /// The maximum number of descriptors of a request whose outcome has a hint.
 const MAX_HINTS: usize = 8;

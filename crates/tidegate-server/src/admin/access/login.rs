@@ -18,7 +18,7 @@ use super::identity::Caller;
 use super::rejection::Rejection;
 use super::sessions::{LONGEST, cookie, session_id};
 use crate::admin::pages::Pages;
-use crate::whole_seconds::retry_after;
+use crate::for_clients::retry_after;
 
 #[derive(Clone)]
 struct Login {

@@ -7,8 +7,8 @@ use http::StatusCode;
 use http::header::{HeaderValue, WWW_AUTHENTICATE};
 
 use super::identity::Role;
+use crate::for_clients::whole_seconds;
 use crate::problem::Problem;
-use crate::whole_seconds::whole_seconds;
 
 /// The reason why a request is rejected.
 #[derive(Debug)]
