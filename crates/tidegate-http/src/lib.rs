@@ -105,6 +105,7 @@ mod charge;
 mod check_group;
 #[cfg(feature = "client")]
 mod client;
+mod decide;
 #[cfg(feature = "rules")]
 mod descriptors;
 mod gate_rule;

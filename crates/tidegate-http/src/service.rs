@@ -16,7 +16,7 @@ use super::admission::Admission;
 use super::body::ResponseBody;
 use super::response::reject;
 use super::settings::LayerSettings;
-use crate::admission::decide;
+use crate::decide::decide;
 
 /// A service behind rate limits, made by [`RateLimitLayer`](super::RateLimitLayer).
 #[derive(Clone)]

@@ -4,7 +4,6 @@
 use super::definition::{Algorithm, Definition, Parameters, RawState, State, Storage, deserialize};
 use super::token_bucket::TokenBucket;
 use crate::error::Error;
-#[cfg(feature = "serde")]
 use crate::quota::Rate;
 use crate::script::scripts;
 
