@@ -152,9 +152,7 @@ impl ChangeFields {
 
     fn rate(&self) -> Result<Option<Rate>, Problem> {
         let Some(text) = given(&self.rate) else { return Ok(None) };
-        text.parse()
-            .map(Some)
-            .map_err(|error: tidegate::Error| invalid("rate", text, "a rate", &error.to_string()))
+        text.parse().map(Some).map_err(|error: tidegate::Error| wrong(&format!("`rate`: {error}")))
     }
 
     fn window(&self) -> Result<Option<Duration>, Problem> {
@@ -331,7 +329,7 @@ mod tests {
             (
                 Verb::Override,
                 r#"{"key":"a","limit":"5","algorithm":"token_bucket","rate":"5"}"#,
-                "`rate`: \"5\" is not a rate: write 5/s, 100/m, 1000/h or 1/1500ms",
+                "`rate`: no rate `5`: after the number of units comes a period, such as `/min`; write such as `5/s`",
             ),
             (
                 Verb::Override,

@@ -65,7 +65,7 @@ impl Catalog {
             let (file, line) = rule.origin();
             let origin = Origin::new(&files, file, line);
             if let Some(candidate) = rule.candidate() {
-                let quota = format!("{}; candidate: denies nothing", display::quota(&candidate));
+                let quota = format!("{}; candidate: denies nothing", candidate);
                 let facts = facts(rule, quota, Some(candidate.limit()), false, origin.clone());
                 gates.insert(rule.candidate_gate_name(), GateFacts { is_shadow: true, ..facts });
             }

@@ -3,44 +3,11 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use tidegate::admin::human;
-use tidegate::{Override, Quota, Switch};
+use tidegate::{Override, Switch};
 use tidegate_rules::{Limit, Rule};
 
 /// The message of pages that need Redis.
 pub(super) const IN_MEMORY: &str = "This service keeps its limits in memory, as the demo does: the console shows rules and changes, but no figures or keys. For all pages, start with `--rules` and `--redis`.";
-
-/// Returns a quota in words: `5 at once, refilled 5/min`, `100 per minute`.
-pub(super) fn quota(quota: &Quota) -> String {
-    let limit = grouped(&quota.limit().to_string());
-    let text = quota.to_string();
-    // The text of a quota begins with the algorithm and the limit.
-    let details = text.strip_prefix(&format!("{} {}", quota.algorithm(), quota.limit())).unwrap_or_default();
-    match quota.algorithm() {
-        "token_bucket" => format!("{limit} at once{details}"),
-        "leaky_bucket" => format!("a queue of {limit}{details}"),
-        "in_flight" => format!("{limit} at the same time{details}"),
-        name => {
-            let (window, more) = details.strip_prefix(" in ").map_or((details, ""), |rest| {
-                rest.split_once(' ').map_or((rest, ""), |(window, more)| (window, more))
-            });
-            let window = match quota.window() {
-                _ if text_is_calendar(window) => window.to_owned(),
-                window => per(window),
-            };
-            let more = if more.is_empty() { String::new() } else { format!(" {more}") };
-            let kind = match name {
-                "sliding_log" | "sliding_counter" => ", sliding",
-                _ => "",
-            };
-            format!("{limit} per {window}{more}{kind}")
-        }
-    }
-}
-
-/// Returns whether this part of a quota's text names a calendar, such as `month@UTC`, and not a duration.
-fn text_is_calendar(window: &str) -> bool {
-    !window.starts_with(|first: char| first.is_ascii_digit())
-}
 
 /// Returns the limit of a rule in words, with its mode.
 pub(super) fn rule(rule: &Rule) -> String {
@@ -54,7 +21,7 @@ pub(super) fn rule(rule: &Rule) -> String {
 
 pub(super) fn limit(limit: &Limit) -> String {
     match limit {
-        Limit::Quota(limit) => quota(limit),
+        Limit::Quota(limit) => limit.to_string(),
         Limit::Unlimited => "unlimited".to_owned(),
         Limit::DenyAll(_) => "denies every request".to_owned(),
     }
@@ -64,7 +31,7 @@ pub(super) fn limit(limit: &Limit) -> String {
 pub(super) fn override_effect(entry: &Override) -> Option<(&str, String)> {
     match entry {
         Override::Switch { gate, switch, .. } => Some((gate, switch_effect(switch).to_owned())),
-        Override::Quota { gate, quota: instead, .. } => Some((gate, quota(instead))),
+        Override::Quota { gate, quota, .. } => Some((gate, quota.to_string())),
         _ => None,
     }
 }
@@ -87,16 +54,6 @@ pub(super) fn switch_class(switch: &Switch) -> &'static str {
 /// Returns when an override ends.
 pub(super) fn ends(ends_in: Option<Duration>) -> String {
     ends_in.map_or_else(|| "until it is ended".to_owned(), |left| format!("for {} more", human(left)))
-}
-
-fn per(window: Duration) -> String {
-    match window.as_secs() {
-        1 if window.subsec_nanos() == 0 => "second".to_owned(),
-        60 if window.subsec_nanos() == 0 => "minute".to_owned(),
-        3_600 if window.subsec_nanos() == 0 => "hour".to_owned(),
-        86_400 if window.subsec_nanos() == 0 => "day".to_owned(),
-        _ => human(window),
-    }
 }
 
 /// Groups the digits of a whole number by commas: `12,345`. Returns other text unchanged.
@@ -184,25 +141,7 @@ pub(super) fn query_value(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tidegate::Rate;
-
     use super::*;
-
-    #[test]
-    fn quotas_are_words() {
-        let minute = Duration::from_secs(60);
-        for (given, expected) in [
-            (Quota::token_bucket(5, Rate::per_minute(5)), "5 at once, refilled 5/min"),
-            (Quota::leaky_bucket(10, Rate::per_second(2)), "a queue of 10, drained 2/s"),
-            (Quota::fixed_window(12_000, minute), "12,000 per minute"),
-            (Quota::fixed_window(3, minute).aligned_to_clock(), "3 per minute by the clock"),
-            (Quota::sliding_log(3, Duration::from_secs(90)), "3 per 1m 30s, sliding"),
-            (Quota::sliding_counter(3, Duration::from_secs(86_400)), "3 per day, sliding"),
-            (Quota::in_flight(7), "7 at the same time"),
-        ] {
-            assert_eq!(quota(&given), expected);
-        }
-    }
 
     #[test]
     fn amounts_are_short() {

@@ -159,7 +159,7 @@ impl RuleView {
             notes.push("Quota mode: denies only if all quotas deny.".to_owned());
         }
         if let Some(candidate) = rule.candidate() {
-            notes.push(format!("Candidate: {}, denies nothing.", display::quota(&candidate)));
+            notes.push(format!("Candidate: {}, denies nothing.", candidate));
         }
         if let (Some(ban), Limit::Quota(_), false) = (rule.ban(), limit, rule.is_shadow()) {
             let (lasts, within) = (human(ban.lasts()), human(ban.within()));

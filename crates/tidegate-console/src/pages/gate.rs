@@ -91,7 +91,7 @@ fn settings(rule: &Rule) -> Vec<(&'static str, String)> {
         settings.push(("Cost", format!("{} units for each hit", rule.cost())));
     }
     if let Some(candidate) = rule.candidate() {
-        let text = format!("{}, counted by gate {}", display::quota(&candidate), rule.candidate_gate_name());
+        let text = format!("{}, counted by gate {}", candidate, rule.candidate_gate_name());
         settings.push(("Candidate", text));
     }
     if let Some(ban) = rule.ban() {

@@ -57,7 +57,7 @@ impl StateRow {
         let stored_quota = found.usage.as_ref().ok().and_then(|usage| usage.quota);
         let quota = override_of(found, overrides).or(stored_quota);
         let quota = match (quota, catalog.get(&name.gate)) {
-            (Some(quota), _) => display::quota(&quota),
+            (Some(quota), _) => quota.to_string(),
             (None, Some(facts)) => facts.quota.clone(),
             (None, None) => name.shape.to_string(),
         };

@@ -172,8 +172,8 @@ descriptors:
     #[test]
     fn verdict_names_the_gates_that_deny_and_the_reason() {
         for (gate, allowed, denied, source, tone, why) in [
-            ("d.user", 90, 10, "redis", Tone::Warn, "keys over 3 per minute by the clock"),
-            ("d.user", 10, 90, "redis", Tone::Bad, "keys over 3 per minute by the clock"),
+            ("d.user", 90, 10, "redis", Tone::Warn, "keys over 3/min"),
+            ("d.user", 10, 90, "redis", Tone::Bad, "keys over 3/min"),
             ("d.nothing", 0, 9, "rule", Tone::Bad, "its rule denies every request"),
             (
                 "d.user",
