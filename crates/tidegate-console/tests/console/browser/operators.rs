@@ -82,7 +82,7 @@ async fn change_in_the_browser_is_of_the_key_that_is_shown() {
         browser.fill("#reason", "a partner").await;
         browser.click("main button.primary").await;
         browser.click("button.danger").await;
-        browser.sees("7 per day").await;
+        browser.sees("7/d").await;
     }
     for other in ["bob", "bob\r\n", "bob\u{fffd}", "bob%0A"] {
         assert!(users.peek(other).await.unwrap().is_allowed(), "{other:?}");

@@ -43,7 +43,7 @@ async fn pages_without_redis_have_the_rules_and_say_what_is_missing() {
     assert!(!console.page("/keys", 200).await.contains("Pause updates"));
     assert!(!console.page("/health", 200).await.contains("Redis decides for this process"));
     assert!(console.page("/gates", 200).await.contains("data-label=\"Allowed\">-<"));
-    assert!(console.page("/gates", 200).await.contains("3 per day"));
+    assert!(console.page("/gates", 200).await.contains("3/d"));
     console.page("/key?key=bob", 404).await;
     console.stop().await;
 }
@@ -75,7 +75,7 @@ async fn pages_are_shown_while_redis_is_paused_and_say_so_until_it_replies_again
         console.page("/", 200).await.contains("Redis does not answer this process")
     })
     .await;
-    assert!(console.page("/gates", 200).await.contains("3 per day"));
+    assert!(console.page("/gates", 200).await.contains("3/d"));
     let response = session.post(&console, "/change", &block).await;
     assert_eq!(response.status(), 503);
     drop(paused);
@@ -115,7 +115,7 @@ async fn overview_shows_the_gates_that_deny_and_why() {
     for text in [
         "6/s",
         "65 %",
-        "keys over 3 per day",
+        "keys over 3/d",
         "shop.yaml:4",
         "a service defines in its code",
         "3f2a",
@@ -211,7 +211,7 @@ async fn ban_of_a_key_is_told_from_a_block() {
 async fn explanation_names_the_rule_and_its_line() {
     let console = Console::start(RULES).await;
     let page = console.page("/explain?domain=shop&descriptor=user%3Dbob", 200).await;
-    assert!(page.contains("3 per day") && page.contains("shop.yaml:4"), "{page}");
+    assert!(page.contains("3/d") && page.contains("shop.yaml:4"), "{page}");
     let page = console.page("/explain?domain=shop&descriptor=usr%3Dbob", 200).await;
     assert!(page.contains("No rule applies") && page.contains("did you mean user?"), "{page}");
     for odd in
@@ -243,7 +243,7 @@ async fn rejected_rule_file_is_shown_with_its_errors_beside_the_active_rules() {
         .unwrap();
     fs::rename(folder.path().join("new"), &file).unwrap();
     soon("the reload succeeds", async || console.page("/rules", 200).await.contains("ago: valid")).await;
-    assert!(console.page("/gates", 200).await.contains("4 per day"));
+    assert!(console.page("/gates", 200).await.contains("4/d"));
     console.stop().await;
 }
 
