@@ -267,7 +267,7 @@ impl Inspector {
         let Name { gate, redis_key, hash_tag, .. } = &found.name;
         let gate = Arc::new(self.0.pipeline.gate_info(gate, found.quota()?)?);
         let target = Target::of_redis_key(&gate, redis_key.clone(), *hash_tag);
-        self.0.pipeline.write_for_operator(&[target], Write::Block { for_us }).await
+        self.0.pipeline.write_for_operator(&target, Write::Block { for_us }).await
     }
 
     /// Reads the operators' overrides into the limiter, which then applies them without a delay.

@@ -281,7 +281,8 @@ impl Pipeline {
         self.notify_switched(&requests, &decisions, &switched, is_allowed);
         for at in shadow_permits {
             let (decision, units) =
-                Box::pin(self.acquire_in_shadow(&requests[at], is_allowed && n > 0)).await?;
+                Box::pin(self.acquire_in_shadow(&requests[at], is_allowed && n > 0 && requests[at].cost > 0))
+                    .await?;
             decisions[at] = Some(decision);
             held.extend(units.map(|units| (at, units)));
         }

@@ -9,15 +9,12 @@ use crate::local::deny_cache::DenyCache;
 use crate::store::{Target, Write, Written};
 
 impl Pipeline {
-    /// Writes to each of these states with the deadline of operators, also while the circuit is open. Then forgets their
-    /// cached denials.
+    /// Writes to a state with the deadline of operators, also while the circuit is open. Then forgets its cached denials.
     #[cfg(feature = "admin")]
-    pub(crate) async fn write_for_operator(&self, states: &[Target], write: Write) -> Result<(), Error> {
+    pub(crate) async fn write_for_operator(&self, state: &Target, write: Write) -> Result<(), Error> {
         self.ensure_open()?;
-        for state in states {
-            let _forget = self.forget_on_drop(state);
-            self.store.write(state, write, self.operator_deadline()).await?;
-        }
+        let _forget = self.forget_on_drop(state);
+        self.store.write(state, write, self.operator_deadline()).await?;
         Ok(())
     }
 

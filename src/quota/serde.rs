@@ -6,8 +6,8 @@ use std::marker::PhantomData;
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{self, MapAccess, Visitor};
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{Calendar, Quota, Rate};
@@ -93,6 +93,11 @@ where
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
         text.parse().map_err(E::custom)
+    }
+
+    /// A map in a compact form, which serde may have buffered: of `#[serde(flatten)]`, for example.
+    fn visit_seq<A: SeqAccess<'de>>(self, fields: A) -> Result<T, A::Error> {
+        M::deserialize(SeqAccessDeserializer::new(fields))?.try_into().map_err(de::Error::custom)
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {

@@ -165,7 +165,7 @@ impl<'t> TextReader<'t> {
             let anchor = self.take_while(|character| !character.is_whitespace());
             return match self.take_words("in") {
                 true => self.calendar(units, number, unit, anchor),
-                false => Err(format!("`from {anchor}` needs a time zone: `in Europe/Berlin`")),
+                false => Err(format!("`from {}` needs a time zone: `in Europe/Berlin`", shown(anchor))),
             };
         }
         let window = period(number, unit)?;
@@ -203,12 +203,16 @@ impl<'t> TextReader<'t> {
 
     /// Reads the zone of a calendar window, which is the rest.
     fn calendar(&mut self, units: u64, number: u64, part: &str, anchor: &str) -> Result<Quota, String> {
-        let part = match part {
+        let part = part.to_ascii_lowercase();
+        let part = match &*part {
             "d" | "days" => "day",
             "w" | "weeks" => "week",
-            part => part.strip_suffix('s').unwrap_or(part),
+            "months" => "month",
+            "quarters" => "quarter",
+            "years" => "year",
+            part => part,
         };
-        if number != 1 || self.rest.is_empty() {
+        if number != 1 || self.rest.is_empty() || self.rest.len() > MAX_SHOWN {
             return Err(
                 "a window of a calendar is one day, week, month, quarter or year `in` a time zone".to_owned()
             );
@@ -296,6 +300,9 @@ impl<'t> TextReader<'t> {
 
 /// Returns a period of a fixed length.
 fn period(number: u64, unit: &str) -> Result<Duration, String> {
+    if unit == "M" {
+        return Err("`M` can be a minute or a month: write `min`, or `per month in UTC`".to_owned());
+    }
     let is_unit = |name: &str| name.eq_ignore_ascii_case(unit);
     if let Some((_, us, _)) =
         UNITS.into_iter().find(|(name, _, others)| is_unit(name) || others.iter().copied().any(is_unit))
@@ -405,6 +412,7 @@ mod tests {
             ),
             ("5/2years", "`per 365d`"),
             ("5/month from 15", "`from 15` needs a time zone"),
+            ("5/M", "`M` can be a minute or a month"),
             ("5/2months in UTC", "one day, week, month, quarter or year"),
             ("5/day in", "`in` a time zone"),
         ] {
@@ -428,12 +436,15 @@ mod tests {
             ),
             ("1000/day in UTC", "day@UTC", "1000/day in UTC"),
             ("1000/d in UTC", "day@UTC", "1000/day in UTC"),
+            ("1000 per Month In utc", "month@UTC", "1000/month in UTC"),
             ("1000/year from 02-29 in UTC", "year+02-29@UTC", "1000/year from 02-29 in UTC"),
         ] {
             assert_eq!((quota(text), &*quota(text).to_string()), (calendar(expected), written), "{text}");
         }
         assert!(error("5/month in Europe/Berlim").contains("did you mean `Europe/Berlin`?"));
-        assert!(error("5/h in UTC").contains("no period `h`"));
+        assert!(
+            error("5/h in UTC").contains("no period `h`") && error("5/s in UTC").contains("no period `s`")
+        );
     }
 
     #[cfg(not(feature = "calendar"))]
@@ -453,7 +464,9 @@ mod tests {
         }
         let error = serde_json::from_str::<Quota>(r#""5/fortnight""#).unwrap_err().to_string();
         assert!(error.contains("`fortnight` is no unit of time"), "{error}");
-        assert_eq!(serde_json::from_str::<Rate>(r#""5/s""#).unwrap(), Rate::per_second(5));
+        for rate in [r#""5/s""#, r#"{"units":5,"period_us":1000000}"#, "[5,1000000]"] {
+            assert_eq!(serde_json::from_str::<Rate>(rate).unwrap(), Rate::per_second(5), "{rate}");
+        }
         let number = serde_json::from_str::<Quota>("5").unwrap_err().to_string();
         assert!(number.contains(r#"expected a limit, such as "100/min""#), "{number}");
     }

@@ -87,8 +87,8 @@ use super::key::{PeerAddr, RoutePattern};
 use super::layer::RateLimitLayer;
 use super::response::reject;
 use super::settings::{CopyExtension, LayerSettings};
-use crate::admitted::RequestExtensions;
 use crate::decide::decide;
+use crate::usage::RequestExtensions;
 
 /// # actix-web
 impl RateLimitLayer {

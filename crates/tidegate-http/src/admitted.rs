@@ -1,7 +1,7 @@
 //! An admitted request: the values that its handler reads, and the settlement after its response.
 
 use http::response::Parts;
-use http::{Extensions, HeaderMap, Method, Response, StatusCode};
+use http::{HeaderMap, Method, Response, StatusCode};
 use http_body::Body;
 use tidegate::{AllDecision, Limiter};
 #[cfg(feature = "rules")]
@@ -12,7 +12,7 @@ use super::headers::{HeaderValues, Headers};
 use super::pending_charge::PendingCharge;
 use super::request_permits::RequestPermits;
 use super::settings::LayerSettings;
-use super::usage::Usage;
+use super::usage::{RequestExtensions, Usage};
 use super::wait_queue::DelayPermit;
 use crate::charge::compare_charges;
 use crate::policy::Policies;
@@ -142,21 +142,5 @@ impl Report {
             self.headers.write(headers, &values);
         }
         self.headers.write_shadow(headers, &self.shadow_limits);
-    }
-}
-
-/// The extensions in which a framework hands values to handlers, and to layers nested in this one.
-pub(super) trait RequestExtensions {
-    fn find<T: Clone + Send + Sync + 'static>(&self) -> Option<T>;
-    fn set<T: Clone + Send + Sync + 'static>(&mut self, value: T);
-}
-
-impl RequestExtensions for Extensions {
-    fn find<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
-        self.get().cloned()
-    }
-
-    fn set<T: Clone + Send + Sync + 'static>(&mut self, value: T) {
-        self.insert(value);
     }
 }

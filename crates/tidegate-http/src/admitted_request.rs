@@ -15,8 +15,8 @@ use super::rejection::Rejection;
 use super::request_permits::RequestPermits;
 use super::settings::LayerSettings;
 use super::usage::Usage;
-use crate::admitted::RequestExtensions;
 use crate::decide::decide;
+use crate::usage::RequestExtensions;
 
 /// A request that [`RateLimitLayer::admit`](crate::RateLimitLayer::admit) admitted.
 ///

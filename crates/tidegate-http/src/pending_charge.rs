@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use super::charge::{Charge, Consumed};
 use super::in_flight::needs_permit;
 use super::usage::Usage;
-use crate::admitted::RequestExtensions;
+use crate::usage::RequestExtensions;
 
 /// The units taken for one request. Dropping this settles them, in a task: as its [`Stage`] says.
 pub(super) struct PendingCharge {

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[cfg(feature = "axum")]
 use axum::extract::{FromRequestParts, OptionalFromRequestParts};
 #[cfg(feature = "axum")]
-use http::StatusCode;
+use http::Extensions;
 #[cfg(feature = "axum")]
+use http::StatusCode;
 use http::request::Parts;
 
 const NONE: u64 = u64::MAX;
@@ -107,6 +108,22 @@ impl<S: Send + Sync> OptionalFromRequestParts<S> for Usage {
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Option<Self>, Self::Rejection> {
         Ok(parts.extensions.get().cloned())
+    }
+}
+
+/// The extensions in which a framework hands values to handlers, and to layers nested in this one.
+pub(super) trait RequestExtensions {
+    fn find<T: Clone + Send + Sync + 'static>(&self) -> Option<T>;
+    fn set<T: Clone + Send + Sync + 'static>(&mut self, value: T);
+}
+
+impl RequestExtensions for Extensions {
+    fn find<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
+        self.get().cloned()
+    }
+
+    fn set<T: Clone + Send + Sync + 'static>(&mut self, value: T) {
+        self.insert(value);
     }
 }
 

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use tidegate::redact::RedactedKey;
 use tidegate::{AsKey, Error};
 
-use crate::rule::Limit;
+use crate::limit::Limit;
 
 /// A key and its value.
 pub(super) type DescriptorEntry<'a> = (&'a str, Cow<'a, [u8]>);

@@ -8,7 +8,7 @@ use super::descriptor::Descriptor;
 use super::load::Rules;
 use super::rule::{Pattern, Rule};
 use super::tree::Branch;
-use crate::rule::Limit;
+use crate::limit::Limit;
 use crate::tree::{available, listed, no_match};
 
 /// The path of a descriptor through the rules of its domain, from [`Rules::explain`]. `Debug` redacts the values

@@ -17,6 +17,7 @@ mod descriptor;
 mod explain;
 mod fields;
 mod files;
+mod limit;
 mod limit_reader;
 mod limit_shape;
 mod limiter;
@@ -41,10 +42,11 @@ pub use self::config_error::{ConfigError, ConfigErrors, similar_name};
 pub use self::decision::{RuleOutcome, RuleResult, RulesDecision};
 pub use self::descriptor::Descriptor;
 pub use self::explain::{Explanation, MatchedEntry};
+pub use self::limit::Limit;
 pub use self::limiter::{ChargedDenials, Mode, Plan, PlannedCheck, RulesGrant, RulesLimiter};
 pub use self::load::{Loader, Rules};
 pub use self::reloading::{Need, Reload, ReloadingRules};
-pub use self::rule::{Limit, Rule};
+pub use self::rule::Rule;
 pub use self::schema::schema;
 
 /// The guide: limits from files. [`tidegate::guide`] has the pages about the limiter.

@@ -8,7 +8,7 @@ use super::limit_shape::{Shape, number_field};
 use super::reader::{Fields, Reader};
 use super::rule::LimitSettings;
 use super::yaml::{Value, YamlNode};
-use crate::rule::Limit;
+use crate::limit::Limit;
 use tidegate::{Ban, Lease, OnFailure, Quota};
 
 /// The fields that cannot be combined with `unlimited`.

@@ -10,7 +10,7 @@ use super::config_error::SourceSpan;
 use super::fields::{ALGORITHMS, UNIT_SECONDS, UNITS};
 use super::reader::{Fields, Reader};
 use super::yaml::{Value, YamlNode};
-use crate::rule::Limit;
+use crate::limit::Limit;
 
 /// The fields that cannot be combined with `in_flight`. Neither can `lease`, which is checked for each quota.
 const RATE_FIELDS: [&str; 8] =

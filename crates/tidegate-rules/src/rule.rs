@@ -2,14 +2,14 @@
 
 use std::fmt::Write;
 use std::sync::Arc;
-use std::time::Duration;
 
 use ipnet::IpNet;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
-use tidegate::{Ban, Error, Lease, OnFailure, Quota};
+use tidegate::{Ban, Lease, OnFailure, Quota};
 
 use super::descriptor::Descriptor;
+use super::limit::Limit;
 use super::wildcard::Wildcard;
 
 /// The maximum length of a gate name in bytes.
@@ -392,26 +392,4 @@ pub(super) fn joined<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
     }
     key.pop();
     key
-}
-
-/// The number of requests that a rule admits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Limit {
-    /// Every request.
-    Unlimited,
-    /// No request. The duration is the retry time to report: one window.
-    DenyAll(Duration),
-    /// As many as this quota.
-    Quota(Quota),
-}
-
-impl Limit {
-    /// Returns the limit that a file's `requests_per_unit` means: a fixed window by the server's clock; 0
-    /// requests deny everything.
-    pub(super) fn per_window(requests: u64, window: Duration) -> Result<Self, Error> {
-        // Also checks the window of a limit that denies everything.
-        let quota =
-            Quota::try_fixed_window(requests.max(1), window)?.try_aligned_to_clock_at(Duration::ZERO)?;
-        Ok(if requests == 0 { Self::DenyAll(window) } else { Self::Quota(quota) })
-    }
 }

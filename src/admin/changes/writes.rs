@@ -74,8 +74,12 @@ impl Changes {
         let mut effect = Effect::changed(format!("blocked for {}", exact(lasts)));
         let for_us = u64::try_from(lasts.as_micros()).unwrap_or(u64::MAX).min(MAX_DEBT);
         let own = self.own_states(&gate.name, [gate.quota, quota], key).await?;
-        self.limiter.pipeline.write_for_operator(&own, Write::Block { for_us }).await?;
-        effect.redis_keys.extend(own.into_iter().map(|target| target.redis_key));
+        for state in own {
+            let blocked = self.limiter.pipeline.write_for_operator(&state, Write::Block { for_us }).await;
+            if effect.further(!effect.redis_keys.is_empty(), blocked)?.is_some() {
+                effect.redis_keys.insert(state.redis_key);
+            }
+        }
         let is_written = !effect.redis_keys.is_empty();
         let Some((inspector, states)) = self.other_states(gate, key, states, &mut effect).await else {
             return Ok(effect);
@@ -110,7 +114,10 @@ impl Changes {
                 });
             }
         }
-        self.limiter.pipeline.write_for_operator(&own, Write::Block { for_us: 0 }).await?;
+        for (at, state) in own.iter().enumerate() {
+            let unblocked = self.limiter.pipeline.write_for_operator(state, Write::Block { for_us: 0 }).await;
+            effect.further(at > 0, unblocked)?;
+        }
         let Some((inspector, states)) = self.other_states(gate, key, states, &mut effect).await else {
             // In memory, nothing tells whether the key was blocked.
             return Ok(Effect::changed("no longer blocked"));
@@ -146,7 +153,11 @@ impl Changes {
         let own = self.own_states(&gate.name, [gate.quota], key).await?;
         let own_names = self.names(&own);
         match &self.inspector {
-            None => self.limiter.pipeline.write_for_operator(&own, Write::Reset).await?,
+            None => {
+                for state in &own {
+                    self.limiter.pipeline.write_for_operator(state, Write::Reset).await?;
+                }
+            }
             Some(inspector) => {
                 let _forget =
                     own.iter().map(|state| self.limiter.pipeline.forget_on_drop(state)).collect::<Vec<_>>();
@@ -200,22 +211,24 @@ impl Changes {
         Ok(())
     }
 
-    /// Returns the states that decide the key now or once its override ends: of these quotas, and of an override. None if
-    /// no quota or only a hash of the key is known.
+    /// Returns the states that decide the key now or once its override ends: of an override, which comes first, and of these
+    /// quotas. None if no quota or only a hash of the key is known.
     async fn own_states(
         &self,
         gate: &str,
         quotas: impl IntoIterator<Item = Option<Quota>>,
         key: &GivenKey,
     ) -> Result<Vec<Target>, Error> {
-        let (mut own, mut quotas) = (Vec::new(), quotas.into_iter().flatten().collect::<Vec<_>>());
-        let (GivenKey::Plain(plain), false) = (key, quotas.is_empty()) else { return Ok(own) };
+        let (mut own, quotas) = (Vec::new(), quotas.into_iter().flatten().collect::<Vec<_>>());
+        let (GivenKey::Plain(plain), [first, ..]) = (key, &*quotas) else { return Ok(own) };
+        // An override of the other kind decides nothing: services ignore it.
+        let is_followed = |quota: &Quota| quota.is_in_flight() == first.is_in_flight();
         let overrides = self.overrides_of(key).await?.into_iter();
-        quotas.extend(overrides.filter_map(|entry| match entry {
-            Override::Quota { gate: of, quota, .. } if of == gate => Some(quota),
+        let overrides = overrides.filter_map(|entry| match entry {
+            Override::Quota { gate: of, quota, .. } if of == gate && is_followed(&quota) => Some(quota),
             _ => None,
-        }));
-        for quota in quotas {
+        });
+        for quota in overrides.chain(quotas.iter().copied()) {
             let target = Target::new(&Arc::new(self.limiter.pipeline.gate_info(gate, quota)?), plain, None);
             if !own.contains(&target) {
                 own.push(target);

@@ -31,7 +31,8 @@
 //!   (`script.rs`) and its quotas (`plan.rs`: `Family`, `held_for_each_family`); its excess in `tests/expiry.rs`.
 //! - In tests, which fail without it: its digests, quotas and invalid texts in `tests/scripts.rs`, and its
 //!   properties in `tests/behaviour/algorithms.rs`.
-//! - Where nothing fails without it: `quotas` in `tests/support/src/fixture.rs`, with which most tests run; its
+//! - Where nothing fails without it: `quotas` in `tests/support/src/fixture.rs`, with which most tests run, and in
+//!   the tests of `src/quota/text.rs`, whose grammar has its words; its
 //!   bound in `src/local/lease/lease_options.rs` and `docs/guide/leases.md`; its size in `docs/operate/deploy.md`
 //!   and `benches/src/bytes.rs`; its texts in `docs/guide/inspecting.md`.
 //!

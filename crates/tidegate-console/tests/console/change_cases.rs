@@ -56,8 +56,8 @@ async fn search_of_a_change_ends_with_the_drain_time_and_its_audit_entry_is_writ
     let redis = Redis::process(&[]).unwrap();
     redis.cli(&["EVAL", "for i = 1, 100000 do redis.call('SET', i, i) end", "0"]).unwrap();
     let (proxy, namespace) = (Proxy::start(redis.url()).unwrap(), namespace());
-    let server =
-        Server::new(on(RULES, &limiter(&proxy.url(), &namespace))).admin(Admin::new(ANY).tokens(tokens()));
+    let admin = Admin::new(ANY).tokens(tokens()).pages(Console::new());
+    let server = Server::new(on(RULES, &limiter(&proxy.url(), &namespace))).admin(admin);
     let server = Running::of(server.drain_notice(Duration::ZERO).drain(Duration::from_millis(200))).await;
     proxy.set(Fault::Slow(Duration::from_millis(100)));
     let body = json!({ "gate": GATE, "key": "eve", "for": "1h", "reason": "x" }).to_string();

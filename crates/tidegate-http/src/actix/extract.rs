@@ -10,9 +10,9 @@ use actix_web::{
 };
 
 use super::convert;
-use crate::admitted::RequestExtensions;
 use crate::rejection::Rejection;
 use crate::request_permits::RequestPermits;
+use crate::usage::RequestExtensions;
 use crate::usage::{USAGE_NOT_CHARGED, Usage};
 
 /// Fails with status 500 if no layer around the handler has a [`Charge::usage`](crate::Charge::usage): its

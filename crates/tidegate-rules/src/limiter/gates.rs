@@ -5,8 +5,8 @@ use std::iter;
 
 use tidegate::{Ban, Gate, Lease, Limiter, OnFailure, Quota};
 
+use crate::limit::Limit;
 use crate::load::Rules;
-use crate::rule::Limit;
 use crate::rule::Rule;
 
 /// The gates of a rule.

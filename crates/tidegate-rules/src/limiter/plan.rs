@@ -10,8 +10,8 @@ use tidegate::{Check, Decision, Error, Event, Gate, Limiter, Source, Switch};
 use super::gates::RuleGates;
 use crate::decision::{RuleOutcome, RuleResult, RulesDecision};
 use crate::descriptor::Descriptor;
+use crate::limit::Limit;
 use crate::load::Rules;
-use crate::rule::Limit;
 use crate::rule::{Rule, joined};
 
 /// The gate of all limits that descriptors bring themselves. The gate of a rule always contains a dot.

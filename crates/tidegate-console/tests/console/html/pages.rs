@@ -112,15 +112,9 @@ async fn overview_shows_the_gates_that_deny_and_why() {
     console.publish(&[USERS, "in-code"], 60, "a/redis=10 n/redis=5 d/redis=30 s/redis=1 e=2");
     let page = console.page("/", 200).await;
     assert!(page.contains("2 gates deny requests"), "{page}");
-    for text in [
-        "6/s",
-        "65 %",
-        "keys over 3/d",
-        "shop.yaml:4",
-        "a service defines in its code",
-        "3f2a",
-        "Redis 7",
-    ] {
+    for text in
+        ["6/s", "65 %", "keys over 3/d", "shop.yaml:4", "a service defines in its code", "3f2a", "Redis 7"]
+    {
         assert!(page.contains(text), "{text}: {page}");
     }
     console.limiter().control().switch(USERS, Switch::Closed, None).await.unwrap();
