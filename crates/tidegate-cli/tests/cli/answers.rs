@@ -330,12 +330,14 @@ async fn inspect_shows_counted_denials_and_the_ban_that_unblock_ends() {
 async fn inspect_shows_the_state_beside_a_corrupt_count() {
     let program = Program::shared();
     let server = tidegate_testkit::shared();
-    let gate = limiter(&program).gate("login", Quota::token_bucket(9, Rate::per_hour(9)));
+    let gate = limiter(&program).gate("login", Quota::fixed_window(9, HOUR));
     gate.penalize("user:42", 1).await.unwrap();
     let state = gate.redis_key("user:42").unwrap();
-    let count = state.replace(":token_bucket:", ":denials/token_bucket:");
+    let count = state.replace(":fixed_window/3600s:", ":denials/fixed_window/3600s:");
     server.cli(&["SET", &count, "x"]).unwrap();
-    program.run(["inspect", "user:42"]).assert(4, &["1 of 9", "corrupt state in field `denials`"]);
+    program
+        .run(["inspect", "user:42"])
+        .assert(4, &["login  fixed_window/3600s  1  ", "corrupt state in field `denials`"]);
     let found = program.json(4, &["inspect", "user:42"]);
     assert_eq!(found["states"][0]["redis_key"], json!(state));
     assert!(found["denials"][0]["error"].as_str().unwrap().contains("`denials`"));
