@@ -126,9 +126,9 @@ fn history<'a>(checks: impl Iterator<Item = &'a Checked>, instant: impl Fn(&Chec
 }
 
 fn ceiling(quota: &Quota, history: &History, start_us: u64) -> u64 {
-    match quota.algorithm() {
+    match quota.kind() {
         _ if history.0.is_empty() => 0,
-        "fixed_window" if !quota.to_string().contains("clock") => {
+        Kind::FixedWindow(FixedWindow { aligned_us: None, .. }) => {
             quota.limit() * windows(quota, start_us, history)
         }
         _ => history.ceiling(quota),
