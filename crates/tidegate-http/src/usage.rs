@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 #[cfg(feature = "axum")]
 use axum::extract::{FromRequestParts, OptionalFromRequestParts};
-#[cfg(feature = "axum")]
 use http::Extensions;
 #[cfg(feature = "axum")]
 use http::StatusCode;
+#[cfg(feature = "axum")]
 use http::request::Parts;
 
 const NONE: u64 = u64::MAX;
