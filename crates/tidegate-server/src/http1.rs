@@ -21,7 +21,7 @@ use crate::connections::{Bounded, Place, Port, Stop};
 use crate::origin;
 
 /// The time in which connections get the responses to requests that were under way to them when the port closed.
-const LINGER: Duration = Duration::from_millis(100);
+const LINGER: Duration = Duration::from_millis(500);
 /// The maximum size of a head, and of the part of a body that is read at once. hyper's default is 400 KiB.
 const MAX_BUFFER_BYTES: usize = 16 << 10;
 
@@ -56,6 +56,8 @@ async fn exchange(router: Router, stream: TcpStream, place: Place, mut stop: Sto
     };
     // An error is the client's: it has left, or did not send HTTP.
     tokio::select! {
+        // First the request that has arrived while this process was not running.
+        biased;
         _ = &mut connection => return,
         () = stopped => {}
     }
