@@ -225,8 +225,13 @@ impl Pipeline {
         let undecided = (0..requests.len()).filter(|&at| decisions[at].is_none());
         let is_used = |&at: &usize| n > 0 && matches!(verb, Verb::Check) && requests[at].charges_used();
         let (used, undecided): (Vec<_>, Vec<_>) = undecided.partition(is_used);
+        // A check of cost 0 denies and binds only if all costs are 0.
+        let counts = |at: usize| !has_costs || requests[at].cost > 0;
+        let is_denial = |(at, decision): (usize, &Option<Decision>)| {
+            counts(at) && decision.as_ref().is_some_and(|decision| !decision.is_allowed())
+        };
         // A group that a closed gate denies charges nothing, except units that were used already.
-        let is_denied = decisions.iter().flatten().any(|decision| !decision.is_allowed());
+        let is_denied = decisions.iter().enumerate().any(is_denial);
         let n = if is_denied { 0 } else { n };
         let (shadow, together): (Vec<_>, Vec<_>) =
             undecided.into_iter().partition(|&at| requests[at].gate.is_shadow);
@@ -257,8 +262,7 @@ impl Pipeline {
             }
             (Err(error), _) => return Err(error),
         };
-        // A check of cost 0 denies and binds only if all costs are 0.
-        let binds = |at: usize| (!has_costs || requests[at].cost > 0) && !requests[at].gate.is_shadow;
+        let binds = |at: usize| counts(at) && !requests[at].gate.is_shadow;
         let mut peeked = together.iter().zip(&taken.decisions);
         let is_taken = match n {
             0 => peeked.all(|(&at, decision)| decision.is_allowed() || !binds(at)),

@@ -89,6 +89,9 @@ async fn group_is_admitted_all_or_nothing() {
     let failing = wide.clone().on_failure(OnFailure::Error);
     assert!(limiter.check_all([wide.key("y"), failing.key("z")]).await.unwrap_err().is_unavailable());
     assert_eq!(wide.peek("y").await.unwrap().remaining(), 99);
+    let unasked = limiter.check_all([wide.key("y"), closed.key("z").cost(0)]).await.unwrap();
+    assert!(unasked.is_allowed(), "a cost of 0 denies nothing");
+    assert_eq!(wide.peek("y").await.unwrap().remaining(), 98);
 }
 
 #[tokio::test]

@@ -61,8 +61,10 @@ impl Pipeline {
             terms.on_failure != OnFailure::Local || terms.cost <= self.permits.room(target, terms)
         };
         let has_room = acquires.iter().all(has_room);
-        // If a policy denies, the group is denied, so it charges nothing.
-        let is_denied = policies.contains(&OnFailure::Closed) || !has_room;
+        // If a policy denies what costs something, the group is denied, so it charges nothing.
+        let is_denial =
+            |(request, policy): (&&Request<'_>, &OnFailure)| request.cost > 0 && *policy == OnFailure::Closed;
+        let is_denied = requests.iter().zip(&policies).any(is_denial) || !has_room;
         let n = if items.is_empty() { n } else { group.sent(n) };
         let taken = if is_denied { 0 } else { n };
         let (granted, local) = match items.is_empty() {

@@ -95,6 +95,16 @@ behaviours! {
         assert_eq!(a.peek("x").await.unwrap().remaining(), 2);
     }
 
+    async fn closed_gate_denies_no_group_that_charges_it_nothing(world) {
+        let a = world.gate("a", Quota::fixed_window(2, HOUR));
+        let b = world.gate("b", Quota::fixed_window(1, HOUR));
+        world.limiter.control().switch("b", Switch::Closed, None).await.unwrap();
+        let all = world.limiter.check_all([a.key("x"), b.key("x").cost(0)]).await.unwrap();
+        assert_eq!((all.is_allowed(), all.binding().gate()), (true, "a"));
+        assert_eq!(a.peek("x").await.unwrap().remaining(), 1);
+        assert!(!world.limiter.check_all([b.key("x").cost(0)]).await.unwrap().is_allowed());
+    }
+
     async fn shadow_gate_in_a_group_is_charged_and_denies_nothing(world) {
         let a = world.gate("a", Quota::fixed_window(2, HOUR));
         let b = world.gate("b", Quota::fixed_window(1, HOUR));
