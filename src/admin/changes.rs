@@ -90,8 +90,9 @@ impl Changes {
         Self { max_search, ..self }
     }
 
-    /// Ends all searches: those of [`check`](Self::check), and those for further forms of a key, so that the changes that
-    /// were written are recorded now. Call it before the process ends. Clones share it.
+    /// Ends all searches: those of [`check`](Self::check), and those for further forms of a key. No further form that was
+    /// found is written either, so that the changes that were written are recorded now. Call it before the process ends.
+    /// Clones share it.
     pub fn end_searches(&self) {
         self.has_ended.send_replace(true);
     }

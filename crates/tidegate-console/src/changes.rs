@@ -102,10 +102,7 @@ impl AuditedChanges {
         verb: Verb,
         fields: ChangeFields,
     ) -> Result<Changed, Problem> {
-        let Some(under_way) = self.tracker.begin() else {
-            let text = "the service is stopping; nothing changed: repeat the change at another instance";
-            return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, text));
-        };
+        let under_way = self.tracker.begin().ok_or_else(stopping)?;
         let (changes, identity) = (self.clone(), identity.clone());
         let changing = tokio::spawn(async move {
             let changed = changes.apply_to_end(&identity, verb, fields).await;
@@ -131,7 +128,10 @@ impl AuditedChanges {
             made = &mut making => made,
             () = self.tracker.searches_ended() => {
                 self.changes.end_searches();
-                making.await
+                match making.await {
+                    Err(Refusal::Unsearched(_)) => return Err(stopping()),
+                    made => made,
+                }
             }
         };
         let made = made.map_err(|refusal| refused(&refusal))?;
@@ -157,6 +157,11 @@ impl AuditedChanges {
         let gate = self.gate(&fields.gate).map_err(|error| problem(&error))?;
         Ok((fields.change(verb, gate)?, reason))
     }
+}
+
+fn stopping() -> Problem {
+    let text = "the service is stopping; nothing changed: repeat the change at another instance";
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, text)
 }
 
 /// Returns the error of a change that is not made, with what to do about it.

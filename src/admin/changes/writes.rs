@@ -85,6 +85,9 @@ impl Changes {
             return Ok(effect);
         };
         for found in states.found {
+            if self.has_to_end(&mut effect) {
+                break;
+            }
             if !effect.redis_keys.contains(&found.name.redis_key) {
                 let blocked = inspector.block(&found, for_us).await;
                 if effect.further(is_written, blocked)?.is_some() {
@@ -126,10 +129,16 @@ impl Changes {
         let is_other = |name: &Name| !own_names.contains(name);
         // The counts first: a denial after the block would otherwise be added to the denials before it.
         for name in states.with_denials.iter().filter(|name| is_other(name)) {
+            if self.has_to_end(&mut effect) {
+                break;
+            }
             let removed = inspector.remove_denials(name).await;
             effect.removed += u64::from(effect.further(!own.is_empty(), removed)?.is_some());
         }
         for found in states.found.into_iter().filter(|found| found.is_blocked() && is_other(&found.name)) {
+            if self.has_to_end(&mut effect) {
+                break;
+            }
             let unblocked = inspector.block(&found, 0).await;
             if effect.further(!own.is_empty(), unblocked)?.is_some() {
                 effect.redis_keys.insert(found.name.redis_key);
@@ -235,6 +244,17 @@ impl Changes {
             }
         }
         Ok(own)
+    }
+
+    /// Returns whether the change is to end after its first form. Then the others stay as they are, and the effect says so.
+    fn has_to_end(&self, effect: &mut Effect) -> bool {
+        let has_begun = !effect.redis_keys.is_empty() || effect.removed > 0;
+        let has_to_end = has_begun && *self.has_ended.borrow();
+        if has_to_end {
+            let why = || "further forms of the key are as before: the program was told to end".to_owned();
+            effect.incomplete.get_or_insert_with(why);
+        }
+        has_to_end
     }
 
     fn names(&self, states: &[Target]) -> Vec<Name> {

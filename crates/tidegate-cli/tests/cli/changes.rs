@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidegate::admin::{AuditRecord, Inspector};
+use tidegate::admin::{Action, AuditRecord, Author, Change, ChangedGate, Changes, GivenKey, Inspector};
 use tidegate::{Quota, Rate};
 use tidegate_testkit::Server;
 
@@ -379,6 +379,31 @@ async fn change_whose_search_is_interrupted_is_recorded() {
     Ran::of(&blocking.wait_with_output().unwrap()).assert(0, &["eve is blocked", why]);
     let entries = Inspector::new(&limiter).unwrap().audit_log(9).await.unwrap();
     assert_eq!(entries[0].record.result, format!("blocked for 1h; {why}"));
+}
+
+#[tokio::test]
+async fn change_that_has_to_end_writes_no_further_form_of_its_key() {
+    let program = Program::shared();
+    let limiter = builder(&program.url).namespace(&program.namespace).build().unwrap();
+    let quotas = [Quota::fixed_window(9, HOUR), Quota::sliding_log(9, HOUR), Quota::sliding_counter(9, HOUR)];
+    let forms = quotas.map(|quota| limiter.gate(GATE, quota));
+    for form in &forms {
+        let _ = form.check("eve").await.unwrap();
+    }
+    let changes = Changes::new(&limiter);
+    let gate = ChangedGate { name: GATE.to_owned(), ..ChangedGate::default() };
+    let action = Action::Block { key: GivenKey::Plain(b"eve".to_vec()), lasts: HOUR, quota: None };
+    let checked = changes.check(Change { gate, action, force: false }).await.unwrap();
+    changes.end_searches();
+    let author = Author { name: "ada".to_owned(), role: "operator".to_owned(), reason: "test".to_owned() };
+    let effect = changes.apply(checked, &author).await.effect.unwrap();
+    let why = "further forms of the key are as before: the program was told to end";
+    assert_eq!(effect.result, format!("blocked for 1h; {why}"));
+    let mut blocked = 0;
+    for form in &forms {
+        blocked += u32::from(!form.peek("eve").await.unwrap().is_allowed());
+    }
+    assert_eq!(blocked, 1);
 }
 
 #[tokio::test]

@@ -26,13 +26,14 @@ pub(super) fn sections() -> &'static [Section] {
     &SECTIONS
 }
 
-/// Renders the text. A link to another section stays; of a link to another document, its path is shown.
+/// Renders the text. A link to the section of an alert stays; of another one, its path is shown.
 fn html(markdown: &str) -> String {
     let mut paths = Vec::new();
     let events = Parser::new_ext(markdown, Options::ENABLE_TABLES).filter_map(move |event| match event {
-        Event::Start(Tag::Link { ref dest_url, .. }) if !dest_url.starts_with('#') => {
+        Event::Start(Tag::Link { ref dest_url, .. }) if !dest_url.starts_with("#tidegate") => {
             let path = match dest_url.strip_prefix("../") {
                 Some(rest) => format!(" (docs/{rest})"),
+                None if dest_url.starts_with('#') => format!(" (docs/operate/runbook.md{dest_url})"),
                 None => format!(" (docs/operate/{dest_url})"),
             };
             paths.push(Some(path));
@@ -75,7 +76,9 @@ mod tests {
         for Section { alert, html } in sections() {
             let links = html.split("href=\"").skip(1);
             for link in links {
-                assert!(link.starts_with('#'), "{alert}: {link}");
+                let target = link.split_once('"').unwrap().0;
+                let is_section = |section: &Section| target == format!("#{}", section.alert.to_lowercase());
+                assert!(sections().iter().any(is_section), "{alert}: {target}");
             }
             assert!(alert.starts_with("Tidegate") && html.contains("<strong>It means</strong>"), "{alert}");
         }
