@@ -60,9 +60,17 @@ async fn decide_now(file_rules: &FileRules, settings: &LayerSettings, parts: &Pa
         None => descriptors,
     };
     let mut plan = limits.plan(domain, &descriptors);
-    let peeked = plan.decide_peeks().await;
+    // The gates of the layer are decided together with the rules.
+    let is_beside_gates = !plan.charges_each() && (settings.chooser.is_some() || !settings.rules.is_empty());
+    let peeked = match is_beside_gates || plan.has_peeks_beside_charges() {
+        true => plan.decide_peeks().await,
+        false => Ok(false),
+    };
     let mut checks = RequestChecks::default();
     checks.add_plan(&plan, settings);
+    if matches!(peeked, Ok(true)) {
+        checks.shadow_checks = checks.shadow_checks.into_iter().map(|check| check.cost(0)).collect();
+    }
     if let Err(absent) = checks.add_rules(settings, parts).await {
         return Admission::rejected(Rejection::absent(absent));
     }
@@ -122,9 +130,8 @@ impl RequestChecks {
         self.shadow_checks.extend(plan.shadow_checks().iter().map(check_of));
         self.static_denials.extend(plan.static_denials().map(|(rule, decision)| {
             let name = rule.map_or_else(|| decision.gate().into(), |rule| rule.shown().clone());
-            let policy =
-                Policy::for_zero_limit(name, (!is_in_flight(rule)).then_some(decision.retry_after()));
-            (decision.clone(), policy)
+            let window = rule.and_then(Rule::quota).map_or(decision.retry_after(), |quota| quota.window());
+            (decision.clone(), Policy::for_zero_limit(name, (!is_in_flight(rule)).then_some(window)))
         }));
     }
 }

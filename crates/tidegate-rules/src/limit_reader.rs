@@ -114,7 +114,10 @@ fn of_text(reader: &mut Reader<'_>, node: &YamlNode, text: &str) -> Option<Parse
             Some((settings, Vec::new()))
         }
         Err(error) => {
-            reader.error(node.span(), error.to_string()).hint("0 requests: `requests_per_unit: 0`");
+            let error = reader.error(node.span(), error.to_string());
+            if text.split(['/', ' ']).next() == Some("0") {
+                error.hint("0 requests: `requests_per_unit: 0`");
+            }
             None
         }
     }

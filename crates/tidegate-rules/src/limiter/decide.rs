@@ -94,17 +94,14 @@ impl RulesLimiter {
 }
 
 impl Plan<'_> {
-    /// Decides the checks that cost nothing, if others of the request cost something: Redis decides a group of checks
-    /// without those. If one denies, the request is denied, and the other checks are not to be made.
+    /// Decides the checks that cost nothing, which a group leaves out, and returns whether one of them denies. Then the
+    /// request is denied by [static denials](Self::static_denials), and only checks of units that were used are left.
     ///
     /// # Errors
     ///
     /// The same as [`Limiter::check_each`](tidegate::Limiter::check_each) reports for a check.
-    pub async fn decide_peeks(&mut self) -> Result<(), Error> {
-        if self.has_peeks_beside_charges() {
-            decide_peeks(self, &Mode::check()).await?;
-        }
-        Ok(())
+    pub async fn decide_peeks(&mut self) -> Result<bool, Error> {
+        decide_peeks(self, &Mode::check()).await
     }
 }
 

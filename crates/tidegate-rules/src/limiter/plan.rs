@@ -267,8 +267,10 @@ impl<'r> Plan<'r> {
         denied.filter_map(|outcome| Some((outcome.rule(), outcome.decision()?)))
     }
 
-    /// Returns whether some of the checks that are decided together cost nothing, and other checks do.
-    pub(super) fn has_peeks_beside_charges(&self) -> bool {
+    /// Returns whether some of the checks that are decided together cost nothing, and other checks do:
+    /// [decide](Self::decide_peeks) those first.
+    #[must_use]
+    pub fn has_peeks_beside_charges(&self) -> bool {
         let is_peek = |check: &PlannedCheck<'_>| check.cost() == 0;
         let mut all = self.checks.iter().chain(&self.shadow_checks);
         !self.charges_each && self.checks.iter().any(is_peek) && !all.all(is_peek)

@@ -63,8 +63,9 @@ pub(super) async fn reserve(
         Subject::Rules(domain, descriptors) => {
             let request = RulesRequest { rules: &rules, domain: &domain, descriptors: &descriptors };
             let read = subject::descriptors(&descriptors);
-            let plan = rules.plan(&domain, &read);
+            let mut plan = rules.plan(&domain, &read);
             ensure_no_quota_mode(&plan)?;
+            plan.decide_peeks().await?;
             let planned: Vec<Check> = holds(&plan).map(PlannedCheck::check).collect();
             // A rule that denies every request leaves nothing to reserve.
             if planned.is_empty() || plan.static_denials().next().is_some() {

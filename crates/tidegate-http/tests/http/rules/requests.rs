@@ -6,7 +6,7 @@ use http::{Request, Response, StatusCode};
 use serde_json::json;
 use tidegate::{AllDecision, Decision, Limiter, ManualClock, Quota, Source};
 use tidegate_http::{Charge, Descriptors, Headers, Key, MissingKey, RateLimitLayer, Reason};
-use tidegate_rules::{Descriptor, RuleResult, Rules, RulesDecision};
+use tidegate_rules::{Descriptor, Mode, RuleResult, Rules, RulesDecision};
 use tonic::Code;
 use tonic_types::StatusExt;
 
@@ -363,6 +363,45 @@ async fn closure_builds_descriptors_and_the_layer_sets_the_cost() {
     assert_eq!(send("/a", 10).await.status, StatusCode::BAD_REQUEST);
     let free = send("/a", 0).await;
     assert_eq!((free.status, free.header("x-ratelimit-limit")), (StatusCode::OK, None));
+}
+
+/// A group leaves out what costs nothing, so the layer asks it first.
+#[tokio::test]
+async fn descriptor_without_hits_denies_beside_shadow_rules_and_gates_and_nothing_is_charged() {
+    let limiter = Limiter::in_memory_with(ManualClock::at(Duration::from_secs(1_577_836_800 + 600)));
+    let rules = rules(&format!(
+        "{}\n  - {{ key: user, shadow_mode: true, rate_limit: {{ unit: hour, requests_per_unit: 9 }} }}\n",
+        "descriptors:\n  - { key: api_key, rate_limit: { unit: hour, requests_per_unit: 2 } }"
+    ));
+    let limits = rules.bind(&limiter);
+    let layer = |users: &'static [&'static str]| {
+        let descriptors = Descriptors::from_fn("api", move |parts| {
+            let hits = parts.headers["x-hits"].to_str().unwrap().parse().unwrap();
+            let user = |user: &&'static str| Descriptor::new().entry("user", *user);
+            let key = Descriptor::new().entry("api_key", &parts.headers["x-api-key"]).hits(hits);
+            std::iter::once(key).chain(users.iter().map(user)).collect()
+        });
+        RateLimitLayer::with_rules(limits.clone(), descriptors).unwrap()
+    };
+    let all = limiter.gate("all", Quota::fixed_window(9, HOUR));
+    let beside_gate = layer(&[]).and(all.clone(), Key::constant(""));
+    for (key, layer) in [("shadow", layer(&["ada"])), ("gate", beside_gate)] {
+        let tested = Tested::new(layer);
+        let of_hits = |hits| tested.send(request(&[("x-api-key", key), ("x-hits", hits)]));
+        assert_eq!(of_hits("0").await.status, StatusCode::OK, "{key}");
+        assert_eq!(of_hits("2").await.status, StatusCode::OK, "{key}");
+        let denied = of_hits("0").await;
+        assert_eq!(
+            (denied.status, denied.number("retry-after")),
+            (StatusCode::TOO_MANY_REQUESTS, 3_000),
+            "{key}"
+        );
+        assert_eq!(denied.header("ratelimit-policy"), Some(r#""api.api_key";q=2;w=3600"#), "{key}");
+    }
+    assert_eq!(all.key("").peek().await.unwrap().remaining(), 7);
+    let user = [Descriptor::new().entry("user", "ada")];
+    let user = limits.decide("api", &user, &Mode::peek()).await.unwrap().decision;
+    assert_eq!(user.outcomes()[0].decision().unwrap().remaining(), 7);
 }
 
 #[tokio::test]

@@ -57,6 +57,18 @@ async fn rules_hold_what_they_charge() {
     let peeked = post(&server, "peek", &by_rules("user", "ada")).await;
     assert_eq!(peeked.body["decision"]["remaining"], 2);
 
+    // What costs nothing is asked, and nothing of it is held.
+    let of_hits = |hits: u64| {
+        let user = json!({ "entries": [{ "key": "user", "value": "eve" }], "hits": hits });
+        json!({ "domain": "d", "descriptors": [user, entry("tried", "y")] })
+    };
+    let admitted = post(&server, "reserve", &of_hits(0)).await;
+    let holds = &admitted.body["reservation"]["holds"];
+    assert_eq!((admitted.status, holds), (200, &json!([{ "gate": "d.tried", "units": 1 }])));
+    assert_eq!(post(&server, "reserve", &of_hits(2)).await.status, 200);
+    let denied = post(&server, "reserve", &of_hits(0)).await;
+    assert_eq!((denied.status, &denied.body["reservation"]), (429, &Value::Null));
+
     for (value, status) in [("user", 200), ("none", 429)] {
         let value = if value == "user" { by_rules("user", "root") } else { by_rules("none", "x") };
         let reply = post(&server, "reserve", &value).await;
