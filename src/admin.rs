@@ -31,7 +31,6 @@ mod holds;
 mod instances;
 mod key_search;
 mod name;
-mod quota_text;
 mod ranking;
 mod redis_load;
 mod releases;
@@ -48,7 +47,7 @@ use smallvec::SmallVec;
 
 pub use self::audit::{AuditEntry, AuditRecord};
 pub use self::changes::{
-    Action, Author, Change, ChangedGate, Changes, CheckedChange, Effect, GivenKey, Made, Refusal,
+    Action, Author, Change, ChangedGate, Changes, CheckedChange, Effect, GivenKey, Made, Refusal, quota_of,
 };
 pub use self::display::{human, units, visible};
 pub use self::figures::{FigureBucket, FleetFigures, GateFigures, Instance, LatencyFigures};
@@ -58,7 +57,6 @@ use self::holds::MAX_HOLDS;
 pub use self::holds::{FoundHold, KeyHolds};
 use self::name::decoded_key;
 pub use self::name::{Name, NotState, Shape};
-pub use self::quota_text::quota_of;
 pub use self::ranking::Ranking;
 pub use self::redis_load::RedisLoad;
 pub use self::releases::ReleaseInbox;

@@ -135,9 +135,9 @@ impl Decision {
         Self { allowed: false, shadow: false, retry_after_us, ..self }
     }
 
-    /// Admits a denial as a gate in shadow mode does.
+    /// Admits at once, as a gate in shadow mode does.
     pub fn into_shadow(self) -> Self {
-        Self { shadow: !self.allowed, allowed: true, ..self }
+        Self { shadow: !self.allowed, allowed: true, delay_us: 0, ..self }
     }
 
     /// Turns a peek into the admission of a check of no units, if the key [is within its limit](Self::is_within_limit).

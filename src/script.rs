@@ -177,11 +177,11 @@ pub(crate) static OVERRIDE: Script = Script::new("override", with_prelude!(lua!(
 /// Lists missing permissions. Only `health` calls it.
 pub(crate) static RIGHTS: Script = Script::new("rights", lua!("observe/rights"));
 
-/// Reads the holders of an in-flight limit. Only the command line calls it.
+/// Reads the holders of an in-flight limit. Only operators' tools call it.
 #[cfg(feature = "admin")]
 pub(crate) static INSPECT_HOLDERS: Script =
     Script::new("inspect_holders", with_prelude!(lua!("admin/inspect_holders")));
-/// Reads the holds of a key. Only the command line calls it.
+/// Reads the holds of a key. Only operators' tools call it.
 #[cfg(feature = "admin")]
 pub(crate) static INSPECT_HOLDS: Script =
     Script::new("inspect_holds", with_prelude!(lua!("admin/inspect_holds")));
@@ -190,6 +190,6 @@ pub(crate) static INSPECT_HOLDS: Script =
 #[cfg(feature = "admin")]
 pub(crate) static FIGURES: Script = Script::new("figures", with_prelude!(lua!("observe/figures")));
 
-/// Reads the contents of keys. Only the command line calls it.
+/// Reads the contents of keys. Only operators' tools call it.
 #[cfg(feature = "admin")]
 pub(crate) static INSPECT: Script = Script::new("inspect", with_prelude!(lua!("admin/inspect")));

@@ -106,7 +106,7 @@ fn house_is_within_its_budgets() {
     const FLOORS: usize = 12;
     const PUBLIC_FUNCTIONS: usize = 381;
     const LINES: [(&str, usize); 7] = [
-        ("src", 24_020),
+        ("src", 24_040),
         ("crates/tidegate-cli/src", 4_955),
         ("crates/tidegate-console/src", 3_800),
         ("crates/tidegate-http/src", 5_070),

@@ -92,6 +92,18 @@ async fn blocked_key_stays_blocked_in_the_fallback_after_100_000_fresh_keys() {
 }
 
 #[tokio::test]
+async fn key_whose_units_are_held_stays_in_memory() {
+    let limiter = Limiter::builder().in_memory().max_keys(16).build().unwrap();
+    let jobs = limiter.gate("jobs", Quota::in_flight(10));
+    let _permit = jobs.acquire("x").await.unwrap();
+    let gate = limiter.gate("gate", Quota::fixed_window(10, HOUR));
+    for key in 0..1_000 {
+        assert!(gate.check(key.to_string()).await.unwrap().is_allowed());
+    }
+    assert_eq!(jobs.peek("x").await.unwrap().remaining(), 9);
+}
+
+#[tokio::test]
 async fn a_quarter_of_max_keys_stay_blocked_and_beyond_it_the_shortest_block_is_evicted() {
     for (blocked, evicted) in [(0, None), (4, None), (5, Some(1))] {
         let limiter = Limiter::builder().in_memory().max_keys(16).build().unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tidegate::{Builder, Gate, Limiter, OnFailure, Quota, Rate, Source};
+use tidegate::{Builder, Decision, Gate, Limiter, OnFailure, Quota, Rate, Source};
 use tidegate_testkit::Server;
 
 use crate::support::fixture::{HOUR, PATIENCE, Paused, builder_as_is, closed_port, quotas, soon};
@@ -92,6 +92,54 @@ async fn group_is_admitted_all_or_nothing() {
     let unasked = limiter.check_all([wide.key("y"), closed.key("z").cost(0)]).await.unwrap();
     assert!(unasked.is_allowed(), "a cost of 0 denies nothing");
     assert_eq!(wide.peek("y").await.unwrap().remaining(), 98);
+}
+
+#[tokio::test]
+async fn checks_of_one_key_are_decided_by_the_policy_of_the_first() {
+    let limiter = without_redis().instances(1).build().unwrap();
+    let local = limiter.gate("gate", Quota::fixed_window(2, HOUR));
+    let other = limiter.gate("other", Quota::fixed_window(9, HOUR));
+    let open = local.clone().on_failure(OnFailure::Open);
+    for (checks, is_allowed, sources) in [
+        (vec![open.key("x"), local.key("x")], true, vec![Source::Open; 2]),
+        (
+            vec![other.key("y"), open.key("x"), local.key("x")],
+            true,
+            vec![Source::Local, Source::Open, Source::Open],
+        ),
+        (vec![local.key("x"), open.key("x")], true, vec![Source::Local; 2]),
+        (vec![local.key("x"), open.key("x")], false, vec![Source::Local; 2]),
+    ] {
+        let all = limiter.check_all(checks).await.unwrap();
+        let found: Vec<_> = all.each_alone().iter().map(Decision::source).collect();
+        assert_eq!((all.is_allowed(), found), (is_allowed, sources));
+    }
+}
+
+#[tokio::test]
+async fn cancelled_wait_gives_its_place_in_the_queue_back_to_the_fallback() {
+    let limiter = without_redis().instances(1).build().unwrap();
+    let gate = limiter.gate("queue", Quota::leaky_bucket(10, Rate::per_hour(1)));
+    assert!(gate.check_cost("x", 2).await.unwrap().is_allowed());
+    let remaining = async || gate.peek("x").await.unwrap().remaining();
+    let waiting = tokio::spawn({
+        let gate = gate.clone();
+        async move { gate.until_allowed("x", 5 * HOUR).await }
+    });
+    soon("the place is taken", async || remaining().await == 7).await;
+    waiting.abort();
+    soon("the place is given back", async || remaining().await == 8).await;
+}
+
+#[tokio::test]
+async fn denied_reservation_gives_back_what_a_gate_in_shadow_mode_charged_to_the_fallback() {
+    let limiter = without_redis().instances(1).build().unwrap();
+    let tried = limiter.gate("tried", Quota::fixed_window(9, HOUR)).shadow(true);
+    let narrow = limiter.gate("narrow", Quota::fixed_window(2, HOUR));
+    assert_eq!(pass_locally(&narrow, "x", 2).await, 2);
+    let denied = limiter.reserve([tried.key("x").cost(4), narrow.key("x")]).await.unwrap();
+    assert!(!denied.is_allowed());
+    assert_eq!(tried.peek("x").await.unwrap().remaining(), 9);
 }
 
 #[tokio::test]

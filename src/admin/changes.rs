@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 pub use self::checks::{CheckedChange, Refusal};
-pub use self::request::{Action, Change, ChangedGate, GivenKey};
+pub use self::request::{Action, Change, ChangedGate, GivenKey, quota_of};
 use super::{AuditRecord, Inspector};
 use crate::error::Error;
 use crate::limiter::Limiter;

@@ -33,8 +33,7 @@ pub(super) struct SentCall {
 }
 
 impl SentBatch {
-    /// Locks the batch. Must not be called while a queue is locked: a dispatcher locks both, the queue
-    /// second.
+    /// Locks the batch: after the call, and before a queue.
     pub(super) fn batch(&self) -> MutexGuard<'_, Vec<Merged>> {
         self.batch.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -74,9 +73,10 @@ impl SentBatch {
         let mut guard = self.call();
         let Some(call) = guard.as_mut().filter(|call| wanted(call)) else { return Poll::Ready(()) };
         let (outcomes, sent_us) = ready!(call.reply.as_mut().poll(context));
+        // Before there is no call: then the dispatcher sends the batch that it finds here.
+        let batch = std::mem::take(&mut *self.batch());
         *guard = None;
         drop(guard);
-        let batch = std::mem::take(&mut *self.batch());
         for (merged, outcome) in batch.into_iter().zip(outcomes) {
             merged.share_out(outcome, sent_us);
         }

@@ -16,7 +16,7 @@
 //! Only redirects have pauses here. Reconnecting has its own (`Backoff`): during one, the next attempt to the
 //! same server fails at once.
 //!
-//! Seven callers send again with a new budget. `RedisStore::call` splits a call that ended with `TRYAGAIN`,
+//! These callers send again with a new budget. `RedisStore::call` splits a call that ended with `TRYAGAIN`,
 //! which did not run: the keys of its groups are on two nodes while their slot migrates. It also sends a call of
 //! gates with bans again after a lost connection, once, in place of `send_to`. `Batch::take` sends a group that travels
 //! alone, and whose own keys are on two nodes, again until the deadline. `ServerClock::run_in_span`

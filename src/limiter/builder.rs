@@ -293,8 +293,7 @@ impl Builder {
     /// keys were used since its last use. The fallback divides its keys among 16 parts, so its bounds hold
     /// approximately.
     ///
-    /// Does not bound the keys of in-flight limits: none of these is evicted while this process holds units of it, or waits for
-    /// some. They are at most 1,048,576: see [`Gate::acquire`](crate::Gate::acquire).
+    /// Does not bound the keys of in-flight limits of which this process holds units, or waits for some. They are at most 1,048,576: see [`Gate::acquire`](crate::Gate::acquire).
     ///
     /// Default: 100,000.
     pub fn max_keys(mut self, keys: usize) -> Self {

@@ -359,8 +359,8 @@ impl Gate {
     /// Blocks are refilled in advance in the background. They are returned when the last clone of this gate is
     /// dropped or the limiter is [shut down](crate::Limiter::shutdown).
     ///
-    /// Clones share the leases; a gate that is leased a second time has leases of its own. Leaky buckets and
-    /// quotas that count denied checks cannot be leased: every check is then an error ([`Error::is_config`]).
+    /// Clones share the leases; a gate that is leased a second time has leases of its own. Leaky buckets,
+    /// in-flight limits and quotas that count denied checks cannot be leased: every check is then an error ([`Error::is_config`]).
     #[must_use]
     pub fn leased(mut self, lease: Lease) -> Self {
         let leasable = self.info().and_then(|info| Lease::check_quota(&info.quota));

@@ -50,11 +50,10 @@ impl Pipeline {
         // Collected before the first error returns, so that the observer is notified of each check.
         let policies: Vec<_> = failed.iter().map(|request| self.policy(request, error.clone())).collect();
         let policies = policies.into_iter().collect::<Result<Vec<_>, _>>()?;
+        // Checks of one key are decided as one, by the policy of the first.
+        let policy_of = |item: usize| policies[group.first_check_of(item).unwrap_or(0)];
         let acquire_of = |item: usize| acquires.iter().find(|(at, ..)| *at == item);
-        let is_local = |&item: &usize| {
-            policies[group.first_check_of(item).unwrap_or(0)] == OnFailure::Local
-                && acquire_of(item).is_none()
-        };
+        let is_local = |&item: &usize| policy_of(item) == OnFailure::Local && acquire_of(item).is_none();
         let locals: Vec<usize> = (0..group.items.len()).filter(is_local).collect();
         let items: Vec<GroupItem> = locals.iter().map(|&item| group.items[item].clone()).collect();
         let has_room = |(_, target, terms): &ItemAcquire| {
@@ -62,9 +61,8 @@ impl Pipeline {
         };
         let has_room = acquires.iter().all(has_room);
         // If a policy denies what costs something, the group is denied, so it charges nothing.
-        let is_denial =
-            |(request, policy): (&&Request<'_>, &OnFailure)| request.cost > 0 && *policy == OnFailure::Closed;
-        let is_denied = requests.iter().zip(&policies).any(is_denial) || !has_room;
+        let is_denial = |(at, item): (usize, &GroupItem)| item.cost > 0 && policy_of(at) == OnFailure::Closed;
+        let is_denied = group.items.iter().enumerate().any(is_denial) || !has_room;
         let n = if items.is_empty() { n } else { group.sent(n) };
         let taken = if is_denied { 0 } else { n };
         let (granted, local) = match items.is_empty() {
@@ -73,15 +71,13 @@ impl Pipeline {
         };
         let held = if granted > 0 { self.hold_locally(group, acquires, error)? } else { Vec::new() };
         let mut decisions = Vec::with_capacity(requests.len());
-        for ((request, policy), &index) in requests.iter().zip(policies).zip(&group.index_of) {
-            decisions.push(match (policy, acquire_of(index)) {
+        for (request, &index) in requests.iter().zip(&group.index_of) {
+            decisions.push(match (policy_of(index), acquire_of(index)) {
                 (OnFailure::Local, Some((_, target, terms))) => {
                     let remaining = self.permits.room(target, terms);
                     self.local_decision(request, has_room, remaining, Polls::default().next())?
                 }
-                (OnFailure::Local, None) => {
-                    local[locals.iter().position(|&local| local == index).unwrap_or(0)].clone()
-                }
+                (OnFailure::Local, None) => local[locals.partition_point(|&local| local < index)].clone(),
                 (OnFailure::Open, _) => request.fixed_decision(true, Source::Open)?,
                 _ => request.fixed_decision(false, Source::Closed)?,
             });

@@ -15,10 +15,10 @@ const MAX_CHECKS: usize = 128;
 /// Returns an error for no checks, and for more than one atomic step may have.
 pub(super) fn check_number(checks: usize) -> Result<(), Error> {
     match checks {
-        0 => Err(Error::config("check_all was given no checks")),
+        0 => Err(Error::config("no checks were given")),
         1..=MAX_CHECKS => Ok(()),
         _ => Err(Error::config(format!(
-            "check_all was given {checks} checks: one atomic step holds Redis for all others, so give it at most {MAX_CHECKS}"
+            "{checks} checks were given: one atomic step holds Redis for all others, so give it at most {MAX_CHECKS}"
         ))),
     }
 }
@@ -119,7 +119,7 @@ impl Folded {
         let other = &mut self.items[index];
         if other.target.gate.quota != item.target.gate.quota {
             return Err(Error::config(
-                "check_all was given one key under two quotas of the same gate name: give each gate its own name",
+                "one key was given under two quotas of the same gate name: give each gate its own name",
             ));
         }
         other.cost = other.cost.saturating_add(item.cost);

@@ -73,7 +73,7 @@ impl Pipeline {
             (false, granted) => granted?,
             (true, Ok((granted, decision))) => {
                 let shadow = granted < n || !decision.allowed;
-                (n, Decision { shadow, allowed: true, ..decision })
+                (n, Decision { shadow, allowed: true, delay_us: 0, ..decision })
             }
             (true, Err(error)) => (n, Self::admit_in_shadow(request, Err(error))?),
         };

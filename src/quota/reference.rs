@@ -221,7 +221,7 @@ impl Record {
         let raw = algorithm.settle(&self.state, now);
         algorithm.charge(&mut self.state, raw, 0, now);
         self.blocked_until_us = until;
-        if until == 0 && quota.is_in_flight() && algorithm.reset_after(raw, now) == 0 && raw[2] == 0 {
+        if until == 0 && quota.is_in_flight() && algorithm.reset_after(raw, now) == 0 {
             // Nothing else is stored.
             *self = Self::default();
             return;

@@ -67,6 +67,11 @@ pub(super) async fn reserve(
         if !is_peek && content.items.iter().any(|item| item.charge == Charge::HeldApart) {
             let _ = settling::settle_content(pipeline, &content, &vec![0; content.items.len()]).await;
         }
+        let decided = requests.iter().zip(decision.each_alone()).zip(&content.items);
+        for ((request, decision), _) in decided.filter(|(_, item)| item.charge == Charge::LocalApart) {
+            let stamp = pipeline.stamp_of_charge(request, decision);
+            let _ = pipeline.settle_charge(request, decision, stamp.as_ref(), 0).await;
+        }
         return Ok(HeldReservation { decision, token: None });
     }
     if is_unheld {

@@ -87,8 +87,8 @@ pub(crate) struct EvictionRank {
 }
 
 impl EvictionRank {
-    /// Returns `None` if the key is not blocked and has more than half of its limit left. Half, because a client
-    /// could stop one unit before the limit, and be evicted with almost all of it used.
+    /// Returns `None` if the key is not blocked and has more than half of its limit left, or, in flight, all of it. Half,
+    /// because a client could stop one unit before the limit, and be evicted with almost all of it used.
     pub(crate) fn of(record: &Record, quota: &Quota, now_us: u64) -> Option<Self> {
         if record.has_expired(now_us) {
             return None;
@@ -99,7 +99,8 @@ impl EvictionRank {
         // At most 2^48 * 8.
         let eighths = used * 8 / limit.max(1);
         let blocked_until_us = if record.blocked_until_us > now_us { record.blocked_until_us } else { 0 };
-        (blocked_until_us > 0 || eighths >= 4).then_some(Self { blocked_until_us, eighths, used })
+        let is_held = quota.is_in_flight() && used > 0;
+        (blocked_until_us > 0 || eighths >= 4 || is_held).then_some(Self { blocked_until_us, eighths, used })
     }
 }
 

@@ -101,6 +101,16 @@ behaviours! {
         assert_eq!(check(&gate, "key").await.delay(), s(2));
     }
 
+    async fn leaky_bucket_in_shadow_mode_delays_nothing(world) {
+        let gate = world.gate("tried", Quota::leaky_bucket(3, Rate::per_second(1))).shadow(true);
+        for remaining in [2, 1, 0, 0] {
+            let decision = gate.check("x").await.unwrap();
+            assert_eq!((decision.delay(), decision.remaining()), (Duration::ZERO, remaining));
+        }
+        let grant = gate.take_up_to("y", 3).await.unwrap();
+        assert_eq!((grant.granted(), grant.decision().delay()), (3, Duration::ZERO));
+    }
+
     async fn leaky_bucket_denies_checks_that_would_exceed_their_max_delay(world) {
         let gate = world.gate("a2", Quota::leaky_bucket(10, Rate::per_second(1)));
         assert_eq!(passes(&gate, "key", 3).await, 3);

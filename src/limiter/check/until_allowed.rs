@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Check;
-use crate::decision::{Decision, Source};
+use crate::decision::Decision;
 use crate::error::Error;
+use crate::local::fallback::ReconcileStamp;
 use crate::pipeline::Pipeline;
 use crate::pipeline::request::Request;
-use crate::store::Write;
 
 impl Check {
     /// Waits until the check is admitted, for at most `max_wait`. Returns a denial at once if the wait would be
@@ -67,28 +67,28 @@ impl Check {
 /// Units in a leaky bucket's queue, refunded when the caller drops its future.
 struct QueueSlot<'a> {
     pipeline: &'a Arc<Pipeline>,
-    request: Option<Request<'a>>,
-    stamp_us: u64,
+    waiting: Option<(Request<'a>, Decision, Option<ReconcileStamp>)>,
 }
 
 impl<'a> QueueSlot<'a> {
     fn new(pipeline: &'a Arc<Pipeline>, request: Request<'a>, decision: &Decision) -> Self {
-        let is_held = matches!(decision.source(), Source::Redis | Source::Memory);
-        Self { pipeline, request: is_held.then_some(request), stamp_us: decision.stamp_us }
+        let stamp = pipeline.stamp_of_charge(&request, decision);
+        Self { pipeline, waiting: Some((request, decision.clone(), stamp)) }
     }
 
     fn reached(mut self) {
-        self.request = None;
+        self.waiting = None;
     }
 }
 
 impl Drop for QueueSlot<'_> {
     fn drop(&mut self) {
         // Drop cannot await, so a background job refunds the units.
-        if let Some(request) = self.request.take() {
+        if let Some((request, decision, stamp)) = self.waiting.take() {
             let (pipeline, request) = (self.pipeline.clone(), request.into_owned());
-            let give_back = Write::Refund { units: request.cost, stamp_us: Some(self.stamp_us) };
-            self.pipeline.spawn(async move { drop(pipeline.write(&request, give_back).await) });
+            self.pipeline.spawn(async move {
+                drop(pipeline.settle_charge(&request, &decision, stamp.as_ref(), 0).await);
+            });
         }
     }
 }

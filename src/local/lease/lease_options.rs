@@ -23,7 +23,7 @@ use crate::quota::Quota;
 /// | fixed window | `limit` in each window: a lease ends with it | the same |
 /// | sliding counter | as it is defined: a lease ends with the clock's window | the same |
 /// | sliding log | `limit + min(limit, I·B)` in `T = window` | `limit` |
-/// | leaky bucket, `count_denied` | cannot be leased: every check is an error | |
+/// | leaky bucket, `count_denied`, in flight | cannot be leased: every check is an error | |
 ///
 /// To hold a log to `limit` in every window of the intended length, configure a `window` longer by `ℓ`.
 ///
@@ -128,8 +128,8 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// [`Error::is_config`] with the reason if they cannot: a leaky bucket, and a log that counts denied
-    /// checks.
+    /// [`Error::is_config`] with the reason if they cannot: a leaky bucket, a log that counts denied
+    /// checks, and in-flight limits.
     pub fn check_quota(quota: &Quota) -> Result<(), Error> {
         match quota.kind().algorithm().unleasable() {
             Some(reason) => Err(Error::config(reason)),
