@@ -32,23 +32,26 @@ impl Redis {
         let urls = self.given_urls();
         urls.iter().try_for_each(|url| self.ensure_valid(url))?;
         self.warn_of_password(json);
-        let first = urls.first().map_or(DEFAULT, RedisUrl::secret);
         let mut builder = Limiter::builder().namespace(&self.namespace);
-        builder = match &self.sentinel {
-            Some(name) => builder.sentinel(urls.iter().map(RedisUrl::secret), name),
-            None if self.cluster => builder.cluster(urls.iter().map(RedisUrl::secret)),
-            None if urls.len() > 1 => {
+        builder = match (&self.sentinel, &urls[..]) {
+            (Some(name), urls) => builder.sentinel(urls.iter().map(RedisUrl::secret), name),
+            (None, urls) if self.cluster => builder.cluster(urls.iter().map(RedisUrl::secret)),
+            (None, [url]) => builder.url(url.secret()),
+            (None, _) => {
                 return Err(Failure::usage("several URLs require --sentinel or --cluster: add one of them"));
             }
-            None => builder.url(first),
         };
         let user = self.user.as_deref().unwrap_or("default");
-        match (&self.password_file, self.password()) {
+        let password = self.environment_login().or_else(|| {
+            let password = self.password.as_ref()?;
+            Some((user.to_owned(), password.secret().to_owned()))
+        });
+        match (&self.password_file, password) {
             (Some(path), _) => {
                 option_file::warn_of_readers("--password-file", path, json);
                 builder = log_in(builder, user, path, self.timeout)?;
             }
-            (None, Some(password)) => builder = builder.credentials(user, &password),
+            (None, Some((user, password))) => builder = builder.credentials(&user, &password),
             (None, None) if self.user.is_some() => {
                 return Err(Failure::usage(format!(
                     "--user requires a password: add --password-file FILE, or set {PASSWORD_VARIABLE} and remove \
@@ -115,12 +118,26 @@ impl Redis {
         }
     }
 
-    /// Returns the password of the environment or of other settings. That of the environment is not for the server of an
-    /// argument with a login: that server may be another one.
-    fn password(&self) -> Option<String> {
-        let is_for_url = !self.urls.iter().any(RedisUrl::has_login);
-        let password = env::var(PASSWORD_VARIABLE).ok().filter(|password| is_for_url && !password.is_empty());
-        password.or_else(|| Some(self.password.as_ref()?.secret().to_owned()))
+    /// Returns the password of the environment and its user: that of `--user`, else the one that the URL has without a
+    /// password. The password is not for the server of a flag with a login, which may be another one. Of a
+    /// setting, only a password in the URL precedes it.
+    pub(crate) fn environment_login(&self) -> Option<(String, String)> {
+        let password = env::var(PASSWORD_VARIABLE).ok().filter(|password| !password.is_empty())?;
+        // The login in the URLs of sentinels is not that of Redis.
+        let is_for_sentinels = self.sentinel.is_some();
+        let precedes = |url: &RedisUrl| match (url.login(), self.urls_are_hidden) {
+            ((_, password), true) => password.is_some() && !is_for_sentinels,
+            (login, false) => login != (None, None),
+        };
+        if self.urls.iter().any(precedes) {
+            return None;
+        }
+        let of_url = || match self.given_urls().first()?.login() {
+            (user, None) if !is_for_sentinels => user,
+            _ => None,
+        };
+        let user = self.user.clone().or_else(of_url).unwrap_or_else(|| "default".to_owned());
+        Some((user, password))
     }
 
     /// Reads the file of an option of the program, within the timeout.

@@ -29,20 +29,22 @@ impl RedisUrl {
         Some(text.split(" - ").next().unwrap_or_default().trim_end().to_owned())
     }
 
-    /// Returns whether the URL is valid, and contains a user or a password.
-    pub(crate) fn has_login(&self) -> bool {
-        self.0.as_str().into_connection_info().is_ok_and(|info| {
-            let settings = info.redis_settings();
-            settings.username().is_some() || settings.password().is_some()
-        })
+    /// Returns the user and the password of the URL; none if it is not valid.
+    pub(crate) fn login(&self) -> (Option<String>, Option<Password>) {
+        let Ok(info) = self.0.as_str().into_connection_info() else { return (None, None) };
+        let settings = info.redis_settings();
+        (settings.username().map(str::to_owned), settings.password().map(Password::from))
+    }
+
+    /// Returns whether `Display` shows the whole URL.
+    pub(crate) fn is_shown_whole(&self) -> bool {
+        self.to_string() == self.0
     }
 
     /// Returns whether the URL, which is valid, contains a password, or text that may be one.
     pub(crate) fn may_have_password(&self) -> bool {
         let options = self.0.find(['?', '#']).map_or("", |start| &self.0[start..]);
-        let info = self.0.as_str().into_connection_info();
-        let has_password = info.is_ok_and(|info| info.redis_settings().password().is_some());
-        has_password || options.contains("pass") || self.to_string().ends_with('…')
+        self.login().1.is_some() || options.contains("pass") || self.to_string().ends_with('…')
     }
 }
 
@@ -134,10 +136,10 @@ mod tests {
         for url in
             ["redis://ada:x@h", "redis://:x@h", "redis://ada@h", "unix:///s?pass=x", "unix:///s?user=ada"]
         {
-            assert!(RedisUrl::from(url).has_login(), "{url}");
+            assert_ne!(RedisUrl::from(url).login(), (None, None), "{url}");
         }
         for url in ["redis://h:6379/0", "redis://h?pass=x", "unix:///s?db=1", "ada:x@h", ""] {
-            assert!(!RedisUrl::from(url).has_login(), "{url}");
+            assert_eq!(RedisUrl::from(url).login(), (None, None), "{url}");
         }
     }
 

@@ -1,8 +1,6 @@
 //! The effective settings, for `--check` and for `/config` of the admin port. The text of `--check` is a valid
 //! configuration file, with the origin of each setting.
 
-use std::env;
-
 use clap::ArgMatches;
 use serde_json::{Value, json};
 
@@ -12,7 +10,7 @@ use crate::args::Redis;
 use crate::connect::PASSWORD_VARIABLE;
 use crate::failure::Failure;
 use crate::output::{Output, Text, Tone};
-use crate::redis_url::redact_urls;
+use crate::redis_url::{RedisUrl, redact_urls};
 
 /// Prints all settings. `matches` are the parsed arguments of `serve`.
 pub(crate) fn print(
@@ -26,10 +24,16 @@ pub(crate) fn print(
         let values = values(&setting, matches, redis);
         let origin = merged.origin(&setting.name);
         let value = yaml(&values, setting.kind);
-        // A setting without a value is a comment, so that the file remains valid.
-        let (value, shown) = match values.is_empty() {
-            true => (format!("# {}:", setting.name), "not set".to_owned()),
-            false => (format!("{}: {value}", setting.name), origin.to_string()),
+        let is_whole = setting.name != "redis" || redis.given_urls().iter().all(RedisUrl::is_shown_whole);
+        // A setting without a value is a comment, so that the file remains valid. So is a part of a URL, which would lead
+        // to another database, or without a login.
+        let (value, shown) = match (values.is_empty(), is_whole) {
+            (true, _) => (format!("# {}:", setting.name), "not set".to_owned()),
+            (false, true) => (format!("{}: {value}", setting.name), origin.to_string()),
+            (false, false) => (
+                format!("# {}: {value}", setting.name),
+                format!("{origin}: the login, the database and the options of the URL are not shown"),
+            ),
         };
         lines.push(vec![Text::from(value), Text(Tone::Faint, format!("  # {shown}"))]);
         objects.push(json!({
@@ -78,10 +82,9 @@ fn password_origin(merged: &MergedArguments, redis: &Redis) -> Option<Origin> {
     if redis.password_file.is_some() {
         return None;
     }
-    let is_set = env::var_os(PASSWORD_VARIABLE).is_some_and(|password| !password.is_empty());
-    match is_set {
-        true => Some(Origin::Variable(PASSWORD_VARIABLE.to_owned())),
-        false => merged.password.as_ref().map(|_| Origin::Variable("REDIS_AUTH".to_owned())),
+    match redis.environment_login() {
+        Some(_) => Some(Origin::Variable(PASSWORD_VARIABLE.to_owned())),
+        None => merged.password.as_ref().map(|_| Origin::Variable("REDIS_AUTH".to_owned())),
     }
 }
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::program::{Program, Ran};
 use super::rules::File;
-use super::serve::{Service, soon};
+use super::serve::{Service, get, soon};
 
 const DOCS: &str = include_str!("../../../../docs/operate/serve.md");
 const RULES: &str =
@@ -75,7 +75,7 @@ fn flag_precedes_environment_precedes_file_precedes_default() {
 fn printed_settings_are_a_valid_file_without_passwords() {
     let rules = File::new("config-printed-rules", RULES);
     let secret = "Quagga7Zebra";
-    let text = format!("rules: {}\ndenied_body: \"a: #b\"\nredis: redis://:{secret}@h:1\n", rules.path());
+    let text = format!("rules: {}\ndenied_body: \"a: #b\"\nredis: redis://:{secret}@h:1/2\n", rules.path());
     let file = File::new("config-printed", &text);
     let ran = run(bare(&["serve", "--check"])
         .env("TIDEGATE_CONFIG", file.path())
@@ -83,10 +83,12 @@ fn printed_settings_are_a_valid_file_without_passwords() {
     ran.assert(
         0,
         &[
-            "redis: \"redis://h:1\"",
+            &format!(
+                "# redis: \"redis://h:1\"  # {}:3:8: the login, the database and the options of the URL are not shown",
+                file.path()
+            ),
             "denied_body: \"a: #b\"",
             "  # default",
-            "# the password of Redis is hidden: TIDEGATE_REDIS_PASSWORD",
         ],
     );
     assert!(!format!("{ran:?}").contains("Quagga"), "{ran:?}");
@@ -94,7 +96,37 @@ fn printed_settings_are_a_valid_file_without_passwords() {
     let again = File::new("config-printed-again", &ran.out);
     let output = checked(&mut bare(&["--json", "serve", "--check", "--config", again.path()]));
     assert_eq!(setting(&output, "denied_body").0, ["a: #b"]);
-    assert_eq!(setting(&output, "redis").0, ["redis://h:1"]);
+    assert_eq!(setting(&output, "redis").1, "default", "not the server without its login and its database");
+}
+
+#[test]
+fn password_of_the_environment_is_for_the_user_in_the_url_of_a_setting() {
+    let server = tidegate_testkit::Server::process(&[]).unwrap();
+    server.cli(&["ACL", "SETUSER", "ops", "on", ">Quagga", "~*", "+@all"]).unwrap();
+    server.cli(&["ACL", "SETUSER", "default", "off"]).unwrap();
+    let rules = File::new("config-user-rules", RULES);
+    let file = |login: &str| {
+        let url = server.url().replace("://", &format!("://{login}@"));
+        File::new("config-user", &format!("rules: {}\nredis: {url}\ndeadline: 10s\n", rules.path()))
+    };
+    let origin = "# the password of Redis is hidden: TIDEGATE_REDIS_PASSWORD";
+    for (login, is_used) in [("ops", true), ("ops:other", false), (":other", false)] {
+        let file = file(login);
+        let mut command = bare(&["serve", "--check", "--config", file.path()]);
+        let ran = run(command.env("TIDEGATE_REDIS_PASSWORD", "Quagga"));
+        assert_eq!((ran.code, ran.out.contains(origin)), (Some(0), is_used), "{login}: {ran:?}");
+    }
+    let file = file("ops");
+    let ports = ["--grpc-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0"];
+    let mut command =
+        bare(&[&["--json", "serve", "--config", file.path(), "--ready-needs-redis"][..], &ports].concat());
+    command.env("TIDEGATE_REDIS_PASSWORD", "Quagga");
+    let service = Service::of(command);
+    soon("Redis accepts the login", || get(&service.http, "/readyz") == 200);
+    // The URL in the environment is a setting, too.
+    let mut command = bare(&["inspect"]);
+    command.env("TIDEGATE_REDIS_URL", server.url().replace("://", "://ops@"));
+    run(command.env("TIDEGATE_REDIS_PASSWORD", "Quagga")).assert(1, &["no state in namespace"]);
 }
 
 #[test]
