@@ -200,7 +200,7 @@ pub(crate) struct AsStored {
 
 #[derive(Args, Debug)]
 pub(crate) struct Inspect {
-    /// The key; without it, all keys are listed, the most used first
+    /// The key; without it, all gates are listed
     pub(crate) key: Option<OsString>,
     #[command(flatten)]
     pub(crate) gate: ShownGate,

@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::output::{self, Output};
 use crate::quota::{HOW_TO_SPECIFY, required_quota};
 use crate::serve::stop_signal;
-use crate::units::human;
+use crate::units::{counted, human, us};
 use crate::{confirm, given_key};
 
 /// A change that waits for its confirmation.
@@ -182,15 +182,15 @@ pub(crate) async fn forget(forget: &Forget, limiter: &Limiter, out: Output) -> R
     let overrides_ended = ended_overrides.len();
     let and_overrides = match overrides_ended {
         0 => String::new(),
-        number => format!(" and {}", count(number, "override")),
+        number => format!(" and {}", counted(number as u64, "override")),
     };
-    let found = count(states.len(), "state");
+    let found = counted(states.len() as u64, "state");
     let question = format!("Remove {found}{and_overrides} of {key} (gates: {gates})?");
     let Some(effect) = pending.make(&question).await? else { return Ok(false) };
     let Effect { removed, redis_keys, .. } = &effect;
     let json = json!({ "removed": removed, "overrides_ended": overrides_ended, "redis_keys": redis_keys });
     // The holds of a state are a Redis key of their own.
-    let removed = count(usize::try_from(*removed).unwrap_or(usize::MAX).min(states.len()), "state");
+    let removed = counted((*removed).min(states.len() as u64), "state");
     print(out, effect, &json, format!("removed {removed}{and_overrides} of {key} (gates: {gates})"))
 }
 
@@ -305,14 +305,6 @@ impl FleetChange {
     }
 }
 
-fn count(number: usize, noun: &str) -> String {
-    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
-}
-
 fn for_time(duration: Option<Duration>) -> String {
     duration.map(|duration| format!(" for {}", human(duration))).unwrap_or_default()
-}
-
-pub(crate) fn us(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }

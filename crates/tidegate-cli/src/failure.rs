@@ -58,7 +58,7 @@ impl fmt::Display for Failure {
                 let message = error.to_string();
                 // A cluster node replies MOVED to a call for a key of another node.
                 match message.contains("MOVED ") {
-                    true => f.write_str("; this server is a cluster node: add --cluster (feature `cluster`)"),
+                    true => f.write_str("; this server is a cluster node: add --cluster"),
                     false => Ok(()),
                 }
             }

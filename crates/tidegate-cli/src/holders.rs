@@ -1,13 +1,11 @@
 //! The processes that hold units of an in-flight limit.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 use tidegate::admin::{Found, Holders, Inspector};
 
 use crate::failure::Failure;
 use crate::output::{Text, Tone, table};
-use crate::units::human;
+use crate::units::{human, us};
 
 /// The holders of each state, or the error of a state whose holders are not readable. `None` for a state of
 /// another algorithm.
@@ -65,7 +63,6 @@ pub(crate) fn lines(shown: &[Found], holders: &HoldersOfStates, limit: usize) ->
 /// Adds the holders to the JSON object of a state.
 pub(crate) fn add_json(state: &mut Value, holders: Option<&Result<Holders, String>>) {
     let Some(Ok(holders)) = holders else { return };
-    let us = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
     let each = holders.holders.iter().map(|holder| {
         json!({
             "name": holder.name,

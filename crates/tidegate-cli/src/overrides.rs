@@ -5,10 +5,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tidegate::{Limiter, Override, Switch as Mode};
 
-use crate::change::us;
 use crate::failure::Failure;
 use crate::output::{Output, Text, Tone, table};
-use crate::units::human;
+use crate::units::{human, us};
 
 /// Lists the switches and overrides. Returns whether there are any.
 pub(crate) async fn list(limiter: &Limiter, out: Output) -> Result<bool, Failure> {

@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::holds::Holds;
 use crate::output::{Output, Text, Tone, table};
 use crate::survey::Survey;
-use crate::units::{human, units};
+use crate::units::{counted, human, units, us};
 use crate::{given_key, holders, overrides};
 
 /// Shows the state of a key, a gate or the namespace. Returns whether there is any.
@@ -85,7 +85,7 @@ fn show_gate(gate: &str, survey: &Survey, inspector: &Inspector, out: Output) ->
         let text = format!("no state of gate {gate} in namespace {}", inspector.namespace());
         lines = vec![vec![text.into()]];
     } else {
-        lines.insert(0, vec![format!("{gate}: {keys} keys, {blocked} blocked").into()]);
+        lines.insert(0, vec![format!("{gate}: {}, {blocked} blocked", counted(keys, "key")).into()]);
     }
     lines.extend(note_lines(survey.notes()));
     let json = json!({
@@ -196,7 +196,6 @@ pub(crate) fn cells(found: &Found) -> Vec<Text> {
 pub(crate) fn state_json(found: &Found) -> Value {
     let Name { gate, shape, written, redis_key, .. } = &found.name;
     let usage = found.usage.as_ref().ok();
-    let us = |duration: std::time::Duration| duration.as_micros() as u64;
     json!({
         "gate": gate,
         "stored_as": shape.to_string(),

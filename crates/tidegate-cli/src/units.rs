@@ -1,4 +1,4 @@
-//! Parses durations, sizes and counts, and formats durations and units.
+//! Parses durations, sizes and counts, and formats durations, counts and units.
 
 use std::time::Duration;
 
@@ -18,6 +18,16 @@ pub(crate) fn bytes(text: &str) -> Result<usize, String> {
 /// Parses a number above 0, such as `16384`.
 pub(crate) fn count(text: &str) -> Result<usize, String> {
     above_zero(text).ok_or_else(|| "write a whole number from 1, such as 16384".to_owned())
+}
+
+/// Returns `1 key` or `2 keys`.
+pub(crate) fn counted(number: u64, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
+/// Returns a duration in whole microseconds, as JSON has it.
+pub(crate) fn us(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn above_zero(text: &str) -> Option<usize> {

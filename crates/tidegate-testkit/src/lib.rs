@@ -13,7 +13,7 @@
 //! | variable | meaning |
 //! |---|---|
 //! | `TIDEGATE_REDIS` | `container` or `process`: that kind, or an error |
-//! | `TIDEGATE_REDIS_SERVER` | program to start instead of `redis-server`, always as a process: another version (`scripts/servers`) |
+//! | `TIDEGATE_REDIS_SERVER` | program to start instead of `redis-server`, always as a process: another version (`scripts/servers`). A [`Cluster`] and [`Sentinels`] ignore it |
 //! | `TIDEGATE_REDIS_IMAGE` | image of the container; `redis:7.0-local`, made by `scripts/redis`, if unset |
 //! | `TIDEGATE_REDIS_URL` | server that [`Server::given_or_start`] uses; no other function reads it |
 //! | `TIDEGATE_RUN` | id in the label of containers and the names of temporary folders; the process id if unset |

@@ -165,7 +165,7 @@ impl ChangeFields {
 /// Reads a text, or a number or a Boolean as its text.
 fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     #[derive(Deserialize)]
-    #[serde(untagged)]
+    #[serde(untagged, expecting = "a text, a whole number or a Boolean")]
     enum Written {
         Text(String),
         Number(u64),
