@@ -133,7 +133,11 @@ fn manifests_agree_with_the_settings_and_with_each_other() {
     etc.add_tokens();
     let pod = &of_kind(&documents, "Deployment")[0]["spec"]["template"];
     let container = &pod["spec"]["containers"][0];
-    let settings = etc.settings(&texts(&container["args"]), &[]);
+    // The variables of the image precede the file.
+    let dockerfile = read("docker/Dockerfile");
+    let variables = dockerfile.lines().find_map(|line| line.strip_prefix("ENV ")).unwrap();
+    let variables: Vec<_> = variables.split(' ').map(|variable| variable.split_once('=').unwrap()).collect();
+    let settings = etc.settings(&texts(&container["args"]), &variables);
 
     let ports = container["ports"].as_array().unwrap();
     let container_port =
