@@ -14,8 +14,6 @@ use super::wildcard::Wildcard;
 
 /// The maximum length of a gate name in bytes.
 const MAX_NAME_BYTES: usize = 64;
-/// The end of the names of candidates' gates.
-const CANDIDATE_SUFFIX: &str = "..candidate";
 
 /// The settings of a file for the descriptors that end at one entry.
 #[derive(Clone, Debug)]
@@ -121,6 +119,9 @@ impl Step {
 
 /// # Properties
 impl Rule {
+    /// The end of the names of candidates' gates: see [`candidate_gate_name`](Self::candidate_gate_name).
+    pub const CANDIDATE_SUFFIX: &str = "..candidate";
+
     /// Returns the path of the rule, in the format of Envoy's service: `auth.auth_type_login`,
     /// `messaging.message_type_marketing.to_number`.
     #[must_use]
@@ -253,9 +254,10 @@ impl Rule {
     #[must_use]
     pub fn candidate_gate_name(&self) -> String {
         let own = self.gate_name();
-        let own = if own.len() + CANDIDATE_SUFFIX.len() > MAX_NAME_BYTES { self.hashed(&own) } else { own };
+        let own =
+            if own.len() + Self::CANDIDATE_SUFFIX.len() > MAX_NAME_BYTES { self.hashed(&own) } else { own };
         // A name that is too long keeps its end: the hash of the rule, and the suffix.
-        let name = own + CANDIDATE_SUFFIX;
+        let name = own + Self::CANDIDATE_SUFFIX;
         name[name.len().saturating_sub(MAX_NAME_BYTES)..].to_owned()
     }
 

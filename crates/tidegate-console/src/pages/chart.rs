@@ -14,7 +14,6 @@ pub(super) struct Chart {
     pub(super) parts: Vec<Part>,
     pub(super) width: usize,
     pub(super) is_line: bool,
-    pub(super) is_low: bool,
     /// The value at the top, and at half of the height.
     pub(super) top_label: String,
     pub(super) mid_label: String,
@@ -118,7 +117,6 @@ impl Chart {
             parts,
             width: width.max(1),
             is_line,
-            is_low: false,
             top_label: label(top),
             mid_label: label(top / 2.0),
             from_label: String::new(),

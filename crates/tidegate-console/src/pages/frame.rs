@@ -26,8 +26,6 @@ pub(super) struct Frame {
     pub(super) firing: usize,
     /// `None` before the login.
     pub(super) who: Option<Who>,
-    /// The outcome of the last change.
-    pub(super) notice: Option<String>,
 }
 
 /// The person who is logged in.

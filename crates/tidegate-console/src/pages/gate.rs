@@ -1,14 +1,13 @@
 //! One gate: its quota, its figures, its overrides.
 
 use askama::Template;
-use tidegate::admin::human;
+use tidegate::admin::{AuditEntry, human};
 use tidegate::{Override, Switch};
 use tidegate_rules::{Rule, RulesLimiter};
 
 use super::catalog::{Catalog, GateFacts, switch_of};
 use super::chart::Chart;
 use super::frame::{Frame, Tab};
-use super::history::AuditRow;
 use super::hour::{Hour, Totals};
 use super::overrides::OverrideRow;
 use super::overview::decisions_of_gate;
@@ -49,7 +48,7 @@ impl GatePage {
         rules: &RulesLimiter,
         hour: Result<&Hour, &str>,
         overrides: &[Override],
-        log: &[AuditRow],
+        log: &[AuditEntry],
         catalog: &Catalog,
     ) -> Self {
         let rule = rules.rules().iter().find(|rule| rule.gate_name() == name);

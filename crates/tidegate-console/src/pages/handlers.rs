@@ -9,7 +9,7 @@ use askama::Template;
 use axum::extract::{Query, State};
 use axum::response::{Html, IntoResponse, Response};
 use http::StatusCode;
-use tidegate::admin::Found;
+use tidegate::admin::{AuditEntry, Found};
 use tidegate::{Error, Override};
 use tidegate_server::Role;
 use tidegate_server::pages::{Identity, Problem, Viewer};
@@ -21,7 +21,7 @@ use super::frame::{Frame, Who};
 use super::gate::GatePage;
 use super::gates::Gates;
 use super::health::{HealthPage, firing};
-use super::history::{self, AuditRow};
+use super::history;
 use super::hour::Hour;
 use super::key_search::KeySearch;
 use super::keys::{KeyPage, Keys, KeysLive, Lists, SearchedKey};
@@ -226,7 +226,7 @@ pub(super) async fn key(
 }
 
 /// Returns the audit log for these overrides: empty without overrides, and if it cannot be read.
-async fn log_of(state: &PagesState, overrides: &[Override]) -> Vec<AuditRow> {
+async fn log_of(state: &PagesState, overrides: &[Override]) -> Vec<AuditEntry> {
     match overrides.is_empty() {
         true => Vec::new(),
         false => history::audit_entries(&state.changes.log).await.unwrap_or_default(),

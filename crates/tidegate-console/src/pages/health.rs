@@ -8,7 +8,7 @@ use tidegate::Override;
 use super::frame::{Frame, Tab};
 use super::{filters, runbook};
 use crate::pages::display::{self, IN_MEMORY};
-use crate::pages::hour::{GateHour, Hour, STEP_S, STEPS};
+use crate::pages::hour::{GateHour, Hour, SLOW_US, STEP_S, STEPS};
 
 /// The page.
 #[derive(Template)]
@@ -181,7 +181,7 @@ fn of_figures(alert: &str, hour: &Hour) -> EntryState {
             let steps = steps_of(minutes(5));
             let slow = hour.latency[STEPS - steps..].iter().flatten().map(|step| step.p99_us).max();
             match slow {
-                Some(us) if us > 50_000 => EntryState::Fires(format!(
+                Some(us) if us > SLOW_US => EntryState::Fires(format!(
                     "One check in a hundred waited up to {} for Redis in the last 5 minutes.",
                     display::latency(us)
                 )),

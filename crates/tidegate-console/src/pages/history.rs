@@ -14,12 +14,6 @@ const MAX_AUDIT_ENTRIES: usize = 1_000;
 /// Redis and of this machine can differ.
 const MAX_DIFFERENCE_MS: u64 = 60_000;
 
-/// An entry of the audit log.
-pub(super) struct AuditRow {
-    unix_ms: u64,
-    pub(super) record: AuditRecord,
-}
-
 /// An entry of the audit log, in words.
 #[derive(Clone, Debug)]
 pub(super) struct Event {
@@ -29,17 +23,13 @@ pub(super) struct Event {
     pub(super) reason: String,
 }
 
-impl AuditRow {
-    fn new(entry: AuditEntry) -> Self {
-        Self { unix_ms: entry.unix_ms, record: entry.record }
-    }
-
-    pub(super) fn event(&self) -> Event {
-        let record = &self.record;
+impl Event {
+    pub(super) fn new(entry: &AuditEntry) -> Self {
+        let record = &entry.record;
         let what = [&*record.verb, &record.gate, &record.detail, &record.result];
         let what = what.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ");
-        Event {
-            when: display::date_and_time(self.unix_ms / 1_000),
+        Self {
+            when: display::date_and_time(entry.unix_ms / 1_000),
             who: format!("{} ({})", record.operator, record.role),
             what,
             reason: record.reason.clone(),
@@ -49,7 +39,7 @@ impl AuditRow {
 
 /// Returns the change that made the switch of a gate, or the override of one of its keys. `entries` are the newest first.
 pub(super) fn origin_of<'e>(
-    entries: &'e [AuditRow],
+    entries: &'e [AuditEntry],
     gate: &str,
     key: Option<&str>,
 ) -> Option<&'e AuditRecord> {
@@ -69,15 +59,15 @@ pub(super) fn origin_of<'e>(
 /// Returns who or what has blocked a key for `left` more, in a sentence, as far as the audit log and the rule's ban tell. Redis
 /// stores only the end of a block. `entries` are the newest first; `None` if they cannot be read.
 pub(super) fn blocked_by(
-    entries: Option<&[AuditRow]>,
+    entries: Option<&[AuditEntry]>,
     (gate, key): (&str, &str),
     left: Duration,
     ban: Option<Ban>,
 ) -> Option<String> {
     let entries = entries?;
     let ends_ms = now_ms().saturating_add(left.as_millis() as u64);
-    let is_this_block = |entry: &&AuditRow| {
-        let AuditRow { unix_ms, record } = entry;
+    let is_this_block = |entry: &&AuditEntry| {
+        let AuditEntry { unix_ms, record } = entry;
         let lasts = record.detail.strip_prefix("for ").and_then(|text| humantime::parse_duration(text).ok());
         let is_of_key = record.gate == gate && record.key == key;
         let has_end = |lasts: Duration| {
@@ -103,10 +93,9 @@ pub(super) fn blocked_by(
 }
 
 /// Returns the newest entries of the audit log, or why they cannot be read.
-pub(super) async fn audit_entries(log: &AuditLog) -> Result<Vec<AuditRow>, String> {
+pub(super) async fn audit_entries(log: &AuditLog) -> Result<Vec<AuditEntry>, String> {
     let entries = log.entries(MAX_AUDIT_ENTRIES).await;
-    let entries = entries.map_err(|error| format!("The audit log cannot be read: {error}"))?;
-    Ok(entries.into_iter().map(AuditRow::new).collect())
+    entries.map_err(|error| format!("The audit log cannot be read: {error}"))
 }
 
 /// Returns how many instances will follow a change.
@@ -123,10 +112,10 @@ pub(super) async fn followers(inspector: &Inspector) -> String {
 mod tests {
     use super::*;
 
-    fn entry(verb: &str, gate: &str, key: &str, result: &str) -> AuditRow {
+    fn entry(verb: &str, gate: &str, key: &str, result: &str) -> AuditEntry {
         let [verb, gate, key, result] = [verb, gate, key, result].map(str::to_owned);
         let reason = format!("{verb} {gate} {key}");
-        AuditRow {
+        AuditEntry {
             unix_ms: 0,
             record: AuditRecord { verb, gate, key, result, reason, ..AuditRecord::default() },
         }

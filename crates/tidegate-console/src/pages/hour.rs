@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use tidegate::admin::{FigureBucket, Instance};
+use tidegate_rules::Rule;
 
 /// The length of the figures.
 pub(super) const SPAN: Duration = Duration::from_secs(3_600);
@@ -46,6 +47,9 @@ pub(super) struct Latency {
     pub(super) p99_us: u64,
 }
 
+/// A latency above this is slow.
+pub(super) const SLOW_US: u64 = 50_000;
+
 /// The figures of the fleet, for one moment.
 #[derive(Clone, Debug)]
 pub(super) struct Hour {
@@ -70,10 +74,6 @@ pub(super) struct Stale {
     /// The time of the last reading that succeeded, in seconds since 1970.
     pub(super) read_unix_s: u64,
 }
-
-/// The end of the names of gates that count for the candidate of a rule. They decide nothing: each request is counted by
-/// the gate of the rule, too.
-const CANDIDATE: &str = "..candidate";
 
 impl Totals {
     /// Returns all decisions.
@@ -156,14 +156,14 @@ impl Hour {
         Self { gates, latency, latency_now, instances, bucket, until_unix_s: until, stale: None }
     }
 
-    /// Returns the sums of all gates that decide.
+    /// Returns the sums of all gates that decide: those of candidates do not, and the gate of the rule counts their requests, too.
     pub(super) fn total(&self) -> GateHour {
-        self.sum(|name| !name.ends_with(CANDIDATE))
+        self.sum(|name| !name.ends_with(Rule::CANDIDATE_SUFFIX))
     }
 
     /// Returns the sums of the gates that count for candidates.
     pub(super) fn candidates(&self) -> Totals {
-        self.sum(|name| name.ends_with(CANDIDATE)).hour
+        self.sum(|name| name.ends_with(Rule::CANDIDATE_SUFFIX)).hour
     }
 
     fn sum(&self, is_counted: impl Fn(&str) -> bool) -> GateHour {

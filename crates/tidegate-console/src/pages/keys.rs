@@ -1,12 +1,12 @@
 //! The keys: those that are denied now, the most used ones, and the search for one key.
 
 use askama::Template;
-use tidegate::admin::{Found, GivenKey, human};
+use tidegate::admin::{AuditEntry, Found, GivenKey, human};
 use tidegate::{Override, Switch};
 
 use super::catalog::Catalog;
 use super::frame::{Frame, Tab};
-use super::history::{AuditRow, Event};
+use super::history::Event;
 use super::key_search::KeySearch;
 use super::overrides::OverrideRow;
 use super::states::StateRow;
@@ -85,7 +85,7 @@ impl Lists {
     pub(super) fn new(
         ranked: &Ranked,
         overrides: &[Override],
-        log: Option<&[AuditRow]>,
+        log: Option<&[AuditEntry]>,
         catalog: &Catalog,
     ) -> Self {
         let rows = |found: &[Found]| {
@@ -125,14 +125,14 @@ impl KeyPage {
         key: &SearchedKey,
         search: &KeySearch,
         overrides: &[Override],
-        history: Result<Vec<AuditRow>, String>,
+        history: Result<Vec<AuditEntry>, String>,
         catalog: &Catalog,
     ) -> Self {
         let log = history.as_deref().ok();
         let state = |found| StateRow::new(found, overrides, log, catalog);
         let of_key = |entry: &&Override| matches!(entry, Override::Quota { key: written, .. } if key.written.contains(written));
         Self {
-            frame: Frame { title: format!("SearchedKey {}", key.shown), tab: Some(Tab::Keys), ..frame },
+            frame: Frame { title: format!("Key {}", tidegate::admin::visible(&key.shown)), tab: Some(Tab::Keys), ..frame },
             shown: key.shown.clone(),
             written: key.written.first().map(|form| stored_key::redacted(form)).unwrap_or_default(),
             form: key.form.clone(),
@@ -155,7 +155,7 @@ impl KeyPage {
                 .collect(),
             history: history.map(|entries| {
                 let of_key = entries.iter().filter(|entry| key.written.contains(&entry.record.key));
-                of_key.take(MAX_EVENTS).map(AuditRow::event).collect()
+                of_key.take(MAX_EVENTS).map(Event::new).collect()
             }),
             gates: catalog.first_names(),
         }

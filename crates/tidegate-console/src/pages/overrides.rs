@@ -2,9 +2,9 @@
 
 use askama::Template;
 use tidegate::Override;
+use tidegate::admin::AuditEntry;
 
 use super::frame::{Frame, Tab};
-use super::history::AuditRow;
 use super::{display, filters, history, stored_key};
 
 /// The maximum overrides of a page.
@@ -45,7 +45,7 @@ impl Overrides {
     pub(super) fn new(
         frame: Frame,
         overrides: Result<&[Override], String>,
-        log: &[AuditRow],
+        log: &[AuditEntry],
         gates: Vec<String>,
         gate: &str,
         page: usize,
@@ -75,7 +75,7 @@ impl Overrides {
 
 impl OverrideRow {
     /// Returns `None` for a kind of override that this version does not know.
-    pub(super) fn new(entry: &Override, log: &[AuditRow]) -> Option<Self> {
+    pub(super) fn new(entry: &Override, log: &[AuditEntry]) -> Option<Self> {
         let (gate, effect) = display::override_effect(entry)?;
         let (key, class, ends_in) = match entry {
             Override::Switch { switch, ends_in, .. } => (None, display::switch_class(switch), ends_in),

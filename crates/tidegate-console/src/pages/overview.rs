@@ -15,7 +15,7 @@ use self::verdict::{Denying, Headline, switches};
 use super::chart::Chart;
 use super::figures::NodeLoad;
 use super::frame::{Frame, Tab};
-use super::hour::{Hour, Totals};
+use super::hour::{Hour, SLOW_US, Totals};
 use super::{display, filters};
 use crate::pages::catalog::Catalog;
 
@@ -199,7 +199,7 @@ fn tiles(hour: &Hour, now: &Totals, readings: &Readings<'_>) -> Vec<Tile> {
     let (p99, p50, slow) = match hour.latency_now {
         None => ("-".to_owned(), String::new(), Tone::Plain),
         Some(now) => {
-            let slow = if now.p99_us > 50_000 { Tone::Warn } else { Tone::Plain };
+            let slow = if now.p99_us > SLOW_US { Tone::Warn } else { Tone::Plain };
             (display::latency(now.p99_us), format!("p50 {}", display::latency(now.p50_us)), slow)
         }
     };

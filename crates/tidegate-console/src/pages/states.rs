@@ -1,11 +1,11 @@
 //! The state of a key, in words.
 
-use tidegate::admin::{Found, human, units};
+use tidegate::admin::{AuditEntry, Found, human, units};
 use tidegate::{Override, Quota};
 
 use super::catalog::Catalog;
 use super::display;
-use super::history::{AuditRow, blocked_by};
+use super::history::blocked_by;
 
 /// The state of a key at one gate.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl StateRow {
     pub(super) fn new(
         found: &Found,
         overrides: &[Override],
-        log: Option<&[AuditRow]>,
+        log: Option<&[AuditEntry]>,
         catalog: &Catalog,
     ) -> Self {
         let name = &found.name;
