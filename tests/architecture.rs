@@ -108,9 +108,9 @@ fn house_is_within_its_budgets() {
     const LINES: [(&str, usize); 7] = [
         ("src", 24_040),
         ("crates/tidegate-cli/src", 4_970),
-        ("crates/tidegate-console/src", 3_800),
+        ("crates/tidegate-console/src", 3_810),
         ("crates/tidegate-http/src", 5_070),
-        ("crates/tidegate-rules/src", 5_460),
+        ("crates/tidegate-rules/src", 5_465),
         ("crates/tidegate-server/src", 5_735),
         ("lua", 2_390),
     ];

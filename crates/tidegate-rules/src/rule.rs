@@ -148,6 +148,12 @@ impl Rule {
         self.limit_with_index(tier).1
     }
 
+    /// Returns whether the rule has other limits for some tiers: the limit of a key is then not known without its request.
+    #[must_use]
+    pub fn has_tiers(&self) -> bool {
+        !self.settings.tiers.is_empty()
+    }
+
     /// Returns the quota of requests without a tier; `None` if the rule is unlimited or denies everything.
     #[must_use]
     pub fn quota(&self) -> Option<Quota> {

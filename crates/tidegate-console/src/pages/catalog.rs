@@ -19,24 +19,38 @@ pub(super) struct Catalog(HashMap<String, GateFacts>);
 pub(super) struct GateFacts {
     /// The limit in words.
     pub(super) quota: String,
-    /// The units of the limit; `None` without one.
+    /// The units of the limit of each key; `None` without one, and if it depends on the tier of a request.
     pub(super) limit: Option<u64>,
     pub(super) denies_all: bool,
-    /// Whether the gate admits checks that are over the limit: shadow mode, or the candidate of a rule.
-    pub(super) is_shadow: bool,
+    /// Without a switch.
+    pub(super) denied: Denied,
     pub(super) origin: Origin,
     /// The path of the rule.
     pub(super) path: String,
     pub(super) ban: Option<Ban>,
 }
 
+/// Which checks of a gate are denied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Denied {
+    /// Those over the limit.
+    #[default]
+    OverLimit,
+    All,
+    /// None, or not by this gate alone, for this reason.
+    Nothing(&'static str),
+}
+
+const SHADOW: Denied = Denied::Nothing("shadow mode admits the checks");
+
 /// By what keys of a gate are denied.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct GateLimit {
     /// The units of the limit; `None` if only the state of each key has it.
     pub(super) units: Option<u64>,
-    /// Whether checks over the limit are denied.
-    pub(super) is_enforced: bool,
+    /// The units of the keys with an override, by their form in Redis.
+    pub(super) overridden: HashMap<String, u64>,
+    pub(super) denied: Denied,
 }
 
 /// A position in a rule file.
@@ -67,11 +81,11 @@ impl Catalog {
             if let Some(candidate) = rule.candidate() {
                 let quota = format!("{}; candidate: denies nothing", candidate);
                 let facts = facts(rule, quota, Some(candidate.limit()), false, origin.clone());
-                gates.insert(rule.candidate_gate_name(), GateFacts { is_shadow: true, ..facts });
+                gates.insert(rule.candidate_gate_name(), GateFacts { denied: SHADOW, ..facts });
             }
-            let limit = rule.limit(None);
-            let units = if let Limit::Quota(quota) = limit { Some(quota.limit()) } else { None };
-            let denies_all = matches!(limit, Limit::DenyAll(_)) && !rule.is_shadow();
+            // Redis does not store the tier of a key.
+            let units = rule.quota().filter(|_| !rule.has_tiers()).map(|quota| quota.limit());
+            let denies_all = matches!(rule.limit(None), Limit::DenyAll(_)) && !rule.is_shadow();
             gates.insert(rule.gate_name(), facts(rule, display::rule(rule), units, denies_all, origin));
         }
         Self(gates)
@@ -81,27 +95,35 @@ impl Catalog {
         self.0.get(gate)
     }
 
-    /// Returns the limits by which keys are denied, by gate. Gates that admit all checks by a switch have none.
+    /// Returns the limits by which keys are denied, by gate.
     pub(super) fn limits(&self, overrides: &[Override]) -> HashMap<String, GateLimit> {
-        let limit = |facts: &GateFacts| GateLimit { units: facts.limit, is_enforced: !facts.is_shadow };
+        let limit = |facts: &GateFacts| GateLimit {
+            units: facts.limit,
+            denied: facts.denied,
+            ..GateLimit::default()
+        };
         let mut limits: HashMap<String, GateLimit> =
             self.0.iter().map(|(name, facts)| (name.clone(), limit(facts))).collect();
         for entry in overrides {
-            if let Override::Switch { gate, .. } = entry {
-                let is_enforced = self.admitted_by(gate, overrides).is_none();
-                limits.entry(gate.clone()).or_default().is_enforced = is_enforced;
+            let of_gate = limits.entry(entry.gate().to_owned()).or_default();
+            match entry {
+                Override::Switch { gate, switch, .. } => of_gate.denied = self.denied(gate, Some(*switch)),
+                Override::Quota { key, quota, .. } => {
+                    of_gate.overridden.insert(key.clone(), quota.limit());
+                }
+                _ => {}
             }
         }
         limits
     }
 
-    /// Returns why a gate admits checks that are over the limit, if it does.
-    pub(super) fn admitted_by(&self, gate: &str, overrides: &[Override]) -> Option<&'static str> {
-        match switch_of(overrides, gate) {
-            Some(Switch::Open) => Some("the gate is switched open, which admits the checks"),
-            Some(Switch::Shadow) => Some("shadow mode admits the checks"),
-            _ if self.get(gate)?.is_shadow => Some("shadow mode admits the checks"),
-            _ => None,
+    /// Returns which checks of a gate with this switch are denied.
+    pub(super) fn denied(&self, gate: &str, switch: Option<Switch>) -> Denied {
+        match switch {
+            Some(Switch::Closed) => Denied::All,
+            Some(Switch::Open) => Denied::Nothing("the gate is switched open, which admits the checks"),
+            Some(Switch::Shadow) => SHADOW,
+            _ => self.get(gate).map_or_else(Denied::default, |facts| facts.denied),
         }
     }
 
@@ -119,8 +141,12 @@ impl Catalog {
 }
 
 fn facts(rule: &Rule, quota: String, limit: Option<u64>, denies_all: bool, origin: Origin) -> GateFacts {
-    let (is_shadow, path, ban) = (rule.is_shadow(), rule.path().to_owned(), rule.ban());
-    GateFacts { quota, limit, denies_all, is_shadow, origin, path, ban }
+    let denied = match (rule.is_shadow(), rule.is_quota()) {
+        (true, _) => SHADOW,
+        (_, true) => Denied::Nothing("in quota mode, another quota can admit the request"),
+        _ => Denied::OverLimit,
+    };
+    GateFacts { quota, limit, denies_all, denied, origin, path: rule.path().to_owned(), ban: rule.ban() }
 }
 
 /// Returns the switch of a gate, by these overrides.

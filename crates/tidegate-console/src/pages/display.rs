@@ -11,7 +11,10 @@ pub(super) const IN_MEMORY: &str = "This service keeps its limits in memory, as 
 
 /// Returns the limit of a rule in words, with its mode.
 pub(super) fn rule(rule: &Rule) -> String {
-    let limit = limit(&rule.limit(None));
+    let mut limit = limit(&rule.limit(None));
+    if rule.has_tiers() {
+        limit.push_str("; tiers have limits of their own");
+    }
     match (rule.is_shadow(), rule.is_quota()) {
         (true, _) => format!("{limit}; shadow mode: denies nothing"),
         (_, true) => format!("{limit}; quota mode: denies if all quotas deny"),

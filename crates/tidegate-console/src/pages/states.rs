@@ -1,9 +1,9 @@
 //! The state of a key, in words.
 
-use tidegate::admin::{AuditEntry, Found, human, units};
+use tidegate::admin::{AuditEntry, Found, Usage, human, units};
 use tidegate::{Override, Quota};
 
-use super::catalog::Catalog;
+use super::catalog::{Catalog, Denied, switch_of};
 use super::display;
 use super::history::blocked_by;
 
@@ -35,13 +35,14 @@ fn override_of(found: &Found, overrides: &[Override]) -> Option<Quota> {
     })
 }
 
-/// Returns the limit of a key's state: by an override, by the state itself, or by the rules.
-pub(super) fn limit_of(found: &Found, overrides: &[Override], catalog: &Catalog) -> Option<u64> {
-    let stored = || found.usage.as_ref().ok()?.quota.as_ref().map(Quota::limit);
-    override_of(found, overrides)
-        .map(|quota| quota.limit())
-        .or_else(stored)
-        .or_else(|| catalog.get(&found.name.gate)?.limit)
+/// Returns the limit of a key: by an override, by the state itself, or by the rules.
+pub(super) fn limit_of(usage: &Usage, overridden: Option<u64>, of_gate: Option<u64>) -> Option<u64> {
+    overridden.or_else(|| usage.quota.as_ref().map(Quota::limit)).or(of_gate)
+}
+
+/// Returns whether no unit of the limit is left.
+pub(super) fn is_full(usage: &Usage, limit: Option<u64>) -> bool {
+    limit.is_some_and(|limit| usage.used > limit as f64 - 1.0)
 }
 
 impl StateRow {
@@ -53,10 +54,10 @@ impl StateRow {
         catalog: &Catalog,
     ) -> Self {
         let name = &found.name;
-        let limit = limit_of(found, overrides, catalog);
+        let facts = catalog.get(&name.gate);
+        let overridden = override_of(found, overrides);
         let stored_quota = found.usage.as_ref().ok().and_then(|usage| usage.quota);
-        let quota = override_of(found, overrides).or(stored_quota);
-        let quota = match (quota, catalog.get(&name.gate)) {
+        let quota = match (overridden.or(stored_quota), facts) {
             (Some(quota), _) => quota.to_string(),
             (None, Some(facts)) => facts.quota.clone(),
             (None, None) => name.shape.to_string(),
@@ -75,34 +76,41 @@ impl StateRow {
             Ok(usage) => usage,
             Err(error) => return Self { sentence: format!("Not readable: {error}"), ..row },
         };
+        let limit =
+            limit_of(usage, overridden.map(|quota| quota.limit()), facts.and_then(|facts| facts.limit));
         let used = match limit {
             Some(limit) => format!("{} of {}", units(usage.used), display::grouped(&limit.to_string())),
             None => units(usage.used),
         };
-        let is_full = limit.is_some_and(|limit| usage.used > limit as f64 - 1.0);
+        let is_full = is_full(usage, limit);
         let is_near = limit.is_some_and(|limit| usage.used >= 0.8 * limit as f64);
         let resets = match usage.reset_after.is_zero() {
             true => "unused".to_owned(),
             false => format!("resets in {}", human(usage.reset_after)),
         };
         let by = usage.blocked_for.and_then(|left| {
-            let ban = catalog.get(&name.gate).and_then(|facts| facts.ban);
-            blocked_by(log, (&name.gate, &name.written), left, ban)
+            blocked_by(log, (&name.gate, &name.written), left, facts.and_then(|facts| facts.ban))
         });
         let by = by.map(|by| format!(" {by}")).unwrap_or_default();
-        let (class, label, sentence) = match (usage.blocked_for, catalog.admitted_by(&name.gate, overrides)) {
-            (Some(left), None) => (
+        let denied = catalog.denied(&name.gate, switch_of(overrides, &name.gate));
+        let (class, label, sentence) = match (usage.blocked_for, denied) {
+            (Some(left), Denied::Nothing(why)) => {
+                ("warn", "blocked", format!("Blocked for {} more, but {why}.{by} {used} used.", human(left)))
+            }
+            (Some(left), _) => (
                 "bad",
                 "blocked",
                 format!("Blocked: every check is denied for {} more.{by} {used} used.", human(left)),
             ),
-            (Some(left), Some(why)) => {
-                ("warn", "blocked", format!("Blocked for {} more, but {why}.{by} {used} used.", human(left)))
-            }
-            (None, None) if is_full => {
+            (None, Denied::All) => (
+                "bad",
+                "denied",
+                format!("{used} used, but the gate is switched closed: checks are denied; {resets}."),
+            ),
+            (None, Denied::OverLimit) if is_full => {
                 ("bad", "denied", format!("{used} used: no unit is left, so checks are denied; {resets}."))
             }
-            (None, Some(why)) if is_full => {
+            (None, Denied::Nothing(why)) if is_full => {
                 ("warn", "over limit", format!("{used} used: no unit is left; {why}; {resets}."))
             }
             _ if is_near => ("warn", "near limit", format!("{used} used; {resets}.")),

@@ -10,7 +10,8 @@ use tidegate::admin::{Found, Inspector, Ranking};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::catalog::GateLimit;
+use super::catalog::{Denied, GateLimit};
+use super::states::{is_full, limit_of};
 
 /// The keys of each list.
 pub(super) const LISTED: usize = 25;
@@ -92,18 +93,22 @@ impl Top {
     }
 }
 
-/// Ranks the keys that are denied now: blocked keys, the longest block first, then those without a unit left, the last
-/// to be unused first. `None` for others, for keys whose limit is not known, and for gates that admit keys over the limit.
+/// Ranks the keys that are denied now: blocked keys, the longest block first, then those without a unit left or of a closed
+/// gate, the last to be unused first. `None` for others, for keys whose limit is not known, and for gates that admit keys over
+/// the limit.
 fn denied(found: &Found, limits: &Limits) -> Option<f64> {
     const BLOCKED: f64 = 1e15;
     let usage = found.usage.as_ref().ok()?;
-    let of_gate = limits.lock().unwrap_or_else(PoisonError::into_inner).get(&found.name.gate).copied();
-    if of_gate.is_some_and(|limit| !limit.is_enforced) {
+    let limits = limits.lock().unwrap_or_else(PoisonError::into_inner);
+    let of_gate = limits.get(&found.name.gate);
+    let denied = of_gate.map_or_else(Denied::default, |limit| limit.denied);
+    if matches!(denied, Denied::Nothing(_)) {
         return None;
     }
     if let Some(left) = usage.blocked_for {
         return Some(BLOCKED + left.as_secs_f64());
     }
-    let limit = usage.quota.map(|quota| quota.limit()).or_else(|| of_gate?.units)?;
-    (usage.used > limit as f64 - 1.0).then_some(usage.reset_after.as_secs_f64())
+    let overridden = of_gate.and_then(|limit| limit.overridden.get(&found.name.written).copied());
+    let limit = limit_of(usage, overridden, of_gate.and_then(|limit| limit.units));
+    (denied == Denied::All || is_full(usage, limit)).then_some(usage.reset_after.as_secs_f64())
 }

@@ -282,3 +282,65 @@ async fn candidates_are_shown_in_a_line_of_their_own() {
     assert!(page.contains("<dt>Over limit (shadow)</dt><dd class=\"\">0/s</dd>"), "{page}");
     console.stop().await;
 }
+
+/// Asserts that no key is denied after all keys were read.
+async fn assert_none_denied(console: &Console) {
+    soon("the key is listed", async || {
+        console.page("/keys", 200).await.contains("href=\"/key?written=bob\"")
+    })
+    .await;
+    soon("all keys are read", async || console.page("/keys", 200).await.contains("No key is denied now"))
+        .await;
+}
+
+#[tokio::test]
+async fn key_with_an_override_is_denied_by_the_limit_of_the_override() {
+    let console = Console::start(RULES).await;
+    let gate = console.limiter().gate(USERS, users_quota());
+    assert!(gate.check_cost("bob", 3).await.unwrap().is_allowed());
+    let (more, hour) = (users_quota().try_with_limit(10).unwrap(), Duration::from_secs(3_600));
+    console.limiter().control().set_override(USERS, "bob", more, hour).await.unwrap();
+    assert_none_denied(&console).await;
+    assert!(console.page("/keys", 200).await.contains("3 of 10 used"));
+    console.stop().await;
+}
+
+#[tokio::test]
+async fn key_of_a_rule_with_tiers_is_not_denied_by_the_limit_of_others() {
+    let rules = RULES.replacen(": 3 }", ": 3, tiers: { pro: { requests_per_unit: 9 } } }", 1);
+    let console = Console::start(&rules).await;
+    let gate = console.limiter().gate(USERS, users_quota().try_with_limit(9).unwrap());
+    assert!(gate.check_cost("bob", 3).await.unwrap().is_allowed());
+    let page = console.page("/key?key=bob", 200).await;
+    assert!(page.contains("3 used; resets in") && page.contains("tiers have limits of their own"), "{page}");
+    assert_none_denied(&console).await;
+    console.stop().await;
+}
+
+#[tokio::test]
+async fn key_over_a_quota_in_quota_mode_is_not_called_denied() {
+    let rules =
+        RULES.replacen("3 }", "3 }\n    quota_mode: true", 1).replacen("shop", "shop\ncharge: each", 1);
+    let console = Console::start(&rules).await;
+    let gate = console.limiter().gate(USERS, users_quota());
+    assert!(gate.check_cost("bob", 3).await.unwrap().is_allowed());
+    let page = console.page("/key?key=bob", 200).await;
+    assert!(page.contains("no unit is left; in quota mode, another quota can admit the request"), "{page}");
+    assert!(page.contains("over limit") && !page.contains("checks are denied"), "{page}");
+    assert_none_denied(&console).await;
+    console.stop().await;
+}
+
+#[tokio::test]
+async fn key_of_a_gate_that_is_switched_closed_is_denied() {
+    let console = Console::start(RULES).await;
+    let gate = console.limiter().gate(USERS, users_quota());
+    assert!(gate.check("bob").await.unwrap().is_allowed());
+    console.limiter().control().switch(USERS, Switch::Closed, None).await.unwrap();
+    let page = console.page("/key?key=bob", 200).await;
+    assert!(page.contains("1 of 3 used, but the gate is switched closed: checks are denied"), "{page}");
+    assert!(page.contains("<span class=\"tag bad\">denied</span>"), "{page}");
+    soon("the key is listed", async || console.page("/keys", 200).await.contains("1 key is denied now"))
+        .await;
+    console.stop().await;
+}
