@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidegate::Error;
 use tidegate::admin::{CountedDenials, Found, Inspector, Name};
 use tidegate_rules::RulesLimiter;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 /// The maximum time of the search.
 const MAX_DURATION: Duration = Duration::from_secs(3);
@@ -18,7 +18,9 @@ pub(super) struct KeySearch {
     pub(super) found: Vec<Found>,
     /// The denials that are counted for bans, by gate.
     pub(super) denials: Vec<(String, CountedDenials)>,
-    /// Whether all keys of the namespace were searched.
+    /// Why denials may be missing, although the search was in time.
+    pub(super) denials_error: Option<Error>,
+    /// Whether all keys of the namespace were searched, and all denials read, in time.
     pub(super) is_complete: bool,
 }
 
@@ -31,8 +33,9 @@ impl KeySearch {
         key: Option<&[u8]>,
         written: &[String],
     ) -> Result<Self, Error> {
-        let searched = timeout(MAX_DURATION, inspector.find_key(None, written)).await;
-        let is_complete = searched.is_ok();
+        let ends = Instant::now() + MAX_DURATION;
+        let searched = timeout_at(ends, inspector.find_key(None, written)).await;
+        let mut is_complete = searched.is_ok();
         let (mut found, with_denials) = match searched {
             Ok(states) => states.map(|states| (states.found, states.with_denials))?,
             Err(_) => {
@@ -41,14 +44,23 @@ impl KeySearch {
             }
         };
         found.truncate(MAX_STATES);
-        let mut denials = Vec::new();
+        let (mut denials, mut denials_error) = (Vec::new(), None);
         for name in with_denials.iter().take(MAX_STATES) {
-            // Another program may have written the key.
-            if let Ok(Some(counted)) = inspector.denials(name).await {
-                denials.push((name.gate.clone(), counted));
+            match timeout_at(ends, inspector.denials(name)).await {
+                Ok(Ok(counted)) => denials.extend(counted.map(|counted| (name.gate.clone(), counted))),
+                // Another program has written the key.
+                Ok(Err(error)) if error.is_corrupt_state() => {}
+                Ok(Err(error)) => {
+                    denials_error = Some(error);
+                    break;
+                }
+                Err(_) => {
+                    is_complete = false;
+                    break;
+                }
             }
         }
-        Ok(Self { found, denials, is_complete })
+        Ok(Self { found, denials, denials_error, is_complete })
     }
 }
 

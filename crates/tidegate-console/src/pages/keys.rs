@@ -62,6 +62,7 @@ pub(super) struct KeyPage {
     pub(super) switches: Vec<String>,
     pub(super) states: Vec<StateRow>,
     pub(super) denials: Vec<(String, String)>,
+    pub(super) denials_error: Option<String>,
     pub(super) is_complete: bool,
     pub(super) overrides: Vec<OverrideRow>,
     pub(super) history: Result<Vec<Event>, String>,
@@ -132,7 +133,11 @@ impl KeyPage {
         let state = |found| StateRow::new(found, overrides, log, catalog);
         let of_key = |entry: &&Override| matches!(entry, Override::Quota { key: written, .. } if key.written.contains(written));
         Self {
-            frame: Frame { title: format!("Key {}", tidegate::admin::visible(&key.shown)), tab: Some(Tab::Keys), ..frame },
+            frame: Frame {
+                title: format!("Key {}", tidegate::admin::visible(&key.shown)),
+                tab: Some(Tab::Keys),
+                ..frame
+            },
             shown: key.shown.clone(),
             written: key.written.first().map(|form| stored_key::redacted(form)).unwrap_or_default(),
             form: key.form.clone(),
@@ -147,6 +152,7 @@ impl KeyPage {
                     (gate.clone(), format!("{} denials count towards a ban for {left} more", counted.count))
                 })
                 .collect(),
+            denials_error: search.denials_error.as_ref().map(ToString::to_string),
             is_complete: search.is_complete,
             overrides: overrides
                 .iter()
@@ -204,5 +210,29 @@ impl SearchedKey {
             GivenKey::Stored(_) => None,
         };
         Some(Self { shown: stored_key::shown(form), form: form.to_owned(), bytes, written })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(form: &str, is_complete: bool) -> String {
+        let key = SearchedKey::of_stored(form, |_| Vec::new()).unwrap();
+        let (found, denials, denials_error) = Default::default();
+        let search = KeySearch { found, denials, denials_error, is_complete };
+        let page = KeyPage::new(Frame::default(), &key, &search, &[], Ok(Vec::new()), &Catalog::default());
+        page.render().unwrap()
+    }
+
+    #[test]
+    fn page_of_an_aborted_search_claims_only_what_was_read() {
+        const NO_STATE: &str = "Redis has no state of this key";
+        const COMPLETE: &str = "The quotas of the rules are complete";
+        let (complete, plain, hashed) = (page("bob", true), page("bob", false), page("%hmac=00", false));
+        assert!(complete.contains(NO_STATE) && !complete.contains("The search ended"), "{complete}");
+        assert!(!plain.contains(NO_STATE) && plain.contains(COMPLETE), "{plain}");
+        assert!(!hashed.contains(NO_STATE) && !hashed.contains(COMPLETE), "{hashed}");
+        assert!(hashed.contains("States may be missing"), "{hashed}");
     }
 }
