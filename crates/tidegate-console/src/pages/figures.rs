@@ -30,7 +30,8 @@ struct Kept {
     bucket: Duration,
     /// The last reading that succeeded, and the server's time of it.
     read_at: Option<(Instant, u64)>,
-    hour: Option<(Instant, Arc<Hour>)>,
+    /// The hour of the last reading, also of one that failed, and its time.
+    hour: Option<(Instant, Result<Arc<Hour>, Error>)>,
 }
 
 #[derive(Default)]
@@ -59,8 +60,15 @@ impl Figures {
         if let Some((made_at, hour)) = &kept.hour
             && made_at.elapsed() < SHARED_FOR
         {
-            return Ok(hour.clone());
+            return hour.clone();
         }
+        let hour = self.read_hour(&mut kept).await.map(Arc::new);
+        // After the reading: readers share one that took longer than they share it for.
+        kept.hour = Some((Instant::now(), hour.clone()));
+        hour
+    }
+
+    async fn read_hour(&self, kept: &mut Kept) -> Result<Hour, Error> {
         let span = kept.read_at.map_or(SPAN, |(read_at, _)| (read_at.elapsed() + UNSETTLED).min(SPAN));
         let now = Instant::now();
         let stale = match self.inspector.figures(span).await {
@@ -88,9 +96,7 @@ impl Figures {
         }
         let hour = Hour::new(kept.buckets.values(), instances, kept.bucket, now_unix_s);
         let stale = stale.map(|error| Stale { error, read_unix_s });
-        let hour = Arc::new(Hour { stale, ..hour });
-        kept.hour = Some((now, hour.clone()));
-        Ok(hour)
+        Ok(Hour { stale, ..hour })
     }
 
     /// Returns the load of each server.
@@ -118,5 +124,23 @@ impl NodeLoad {
         });
         let (busy, elapsed) = earlier.unwrap_or((load.cpu, load.uptime.max(Duration::from_secs(1))));
         Self { processors: busy.as_secs_f64() / elapsed.as_secs_f64(), load }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate::Limiter;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn failed_reading_is_kept_for_the_readers_that_wait() {
+        // Nothing listens there.
+        let limiter = Limiter::builder().url("redis://127.0.0.1:1").stderr_warnings(false).build().unwrap();
+        let figures = Figures::new(Inspector::new(&limiter).unwrap());
+        assert!(figures.hour().await.is_err());
+        let (made_at, _) = figures.kept.lock().await.hour.clone().unwrap();
+        assert!(figures.hour().await.is_err());
+        assert_eq!(figures.kept.lock().await.hour.clone().unwrap().0, made_at, "not read again");
     }
 }

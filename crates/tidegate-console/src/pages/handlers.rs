@@ -27,7 +27,7 @@ use super::key_search::KeySearch;
 use super::keys::{KeyPage, Keys, KeysLive, Lists, SearchedKey};
 use super::overrides::Overrides;
 use super::overview::{Live, Overview, OverviewLive, Readings};
-use super::readings::SharedReadings;
+use super::readings::{SharedReadings, has_answered};
 use super::rules::RulesPage;
 use super::stored_key;
 
@@ -103,15 +103,11 @@ fn page_with(status: StatusCode, template: &impl Template) -> Response {
 
 async fn live(readings: &SharedReadings, common: &Common) -> Live {
     let redis = readings.load().await;
-    let own_breaker = match &common.overrides {
-        Err(error) if error.kind() != "refused" => Some(readings.is_breaker_open().await),
-        _ => None,
-    };
     Live::new(Readings {
         hour: common.hour(),
         overrides: common.overrides.as_deref().ok(),
         catalog: &common.catalog,
-        own_breaker,
+        has_answered: has_answered(&common.overrides),
         redis,
     })
 }

@@ -186,10 +186,7 @@ fn tiles(hour: &Hour, now: &Totals, readings: &Readings<'_>) -> Vec<Tile> {
     let open = hour.instances.iter().filter(|instance| instance.breaker_open).count();
     let all = hour.instances.len();
     let breaker = match (open, all) {
-        _ if readings.own_breaker == Some(true) => {
-            ("open".to_owned(), "on this process".to_owned(), Tone::Bad)
-        }
-        _ if readings.own_breaker == Some(false) => {
+        _ if !readings.has_answered => {
             ("-".to_owned(), "Redis does not answer this process".to_owned(), Tone::Bad)
         }
         (_, 0) => ("-".to_owned(), "no instance".to_owned(), Tone::Plain),
@@ -303,8 +300,8 @@ pub(in crate::pages) struct Readings<'r> {
     /// `None` if they cannot be read.
     pub(in crate::pages) overrides: Option<&'r [Override]>,
     pub(in crate::pages) catalog: &'r Catalog,
-    /// Whether the circuit breaker of this process is open; `None` if Redis answers it.
-    pub(in crate::pages) own_breaker: Option<bool>,
+    /// Whether Redis answers this process.
+    pub(in crate::pages) has_answered: bool,
     /// The message of an error.
     pub(in crate::pages) redis: Result<Vec<NodeLoad>, String>,
 }

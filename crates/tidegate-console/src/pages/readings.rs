@@ -88,11 +88,6 @@ impl SharedReadings {
         self.0.redis.is_none()
     }
 
-    /// Returns whether the circuit breaker of this process is open. Waits for Redis up to the deadline of operators.
-    pub(super) async fn is_breaker_open(&self) -> bool {
-        self.0.limiter.health().await.breaker_open_for().is_some()
-    }
-
     pub(super) async fn overrides(&self) -> Result<Vec<Override>, Error> {
         self.0.limiter.control().overrides().await
     }
@@ -124,7 +119,7 @@ impl SharedReadings {
             redis: match overrides {
                 _ if self.is_in_memory() => RedisState::InMemory,
                 Ok(_) => RedisState::Answers,
-                Err(error) if error.kind() == "refused" => RedisState::Rejects(error.to_string()),
+                Err(error) if has_answered(overrides) => RedisState::Rejects(error.to_string()),
                 Err(error) => RedisState::Unavailable(error.to_string()),
             },
         }
@@ -138,6 +133,11 @@ impl SharedReadings {
         let health = self.0.limiter.health().await;
         std::iter::once(health.to_string()).chain(health.warnings()).collect()
     }
+}
+
+/// Returns whether Redis has answered a call, also if it has rejected it.
+pub(super) fn has_answered<T>(reply: &Result<T, Error>) -> bool {
+    reply.as_ref().err().is_none_or(|error| error.kind() == "refused")
 }
 
 impl fmt::Debug for SharedReadings {

@@ -8,16 +8,17 @@ use tidegate::Error;
 use tidegate::admin::top_keys::TopKeys;
 use tidegate::admin::{Found, Inspector, Ranking};
 use tokio::sync::Mutex;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use super::catalog::{Denied, GateLimit};
 use super::states::{is_full, limit_of};
 
 /// The keys of each list.
 pub(super) const LISTED: usize = 25;
-/// Readers within this time share a reading, so that Redis reads at most 10,000 keys a second for them.
+/// Readers of a gate within this time share a reading. Readings of different gates begin as far apart, so that Redis reads at
+/// most 10,000 keys a second for all readers, whatever gates they name.
 const SHARED_FOR: Duration = Duration::from_secs(1);
-/// The maximum gates with rankings of their own. The one that was read first is forgotten.
+/// The maximum gates with rankings of their own. The one that was read least recently is forgotten.
 const MAX_GATES: usize = 16;
 
 /// The limits of gates, by gate.
@@ -27,8 +28,10 @@ type Limits = Arc<SyncMutex<HashMap<String, GateLimit>>>;
 pub(super) struct Top {
     inspector: Inspector,
     limits: Limits,
-    /// In the order in which they were made.
+    /// The least recently read first.
     rankings: SyncMutex<Vec<GateRankings>>,
+    /// When the last reading of any gate began. A reader that waits for its turn, or reads, holds the lock.
+    last_begun: Mutex<Option<Instant>>,
 }
 
 /// The rankings of a gate, or of all.
@@ -50,7 +53,8 @@ pub(super) struct Ranked {
 
 impl Top {
     pub(super) fn new(inspector: Inspector) -> Self {
-        Self { inspector, limits: Limits::default(), rankings: SyncMutex::default() }
+        let (limits, rankings, last_begun) = Default::default();
+        Self { inspector, limits, rankings, last_begun }
     }
 
     /// Reads the next part of the keys of a gate, or of all. `limits` are those of the gates that the rules or
@@ -64,6 +68,12 @@ impl Top {
         let scanned = self.scanned(gate);
         let mut scanned = scanned.lock().await;
         if scanned.read_at.is_none_or(|read_at| read_at.elapsed() >= SHARED_FOR) {
+            let mut last_begun = self.last_begun.lock().await;
+            if let Some(begun) = *last_begun {
+                sleep_until(begun + SHARED_FOR).await;
+            }
+            // Before the reading, so that one whose reader has left counts, too.
+            *last_begun = Some(Instant::now());
             scanned.keys.refresh().await?;
             scanned.read_at = Some(Instant::now());
         }
@@ -78,8 +88,9 @@ impl Top {
 
     fn scanned(&self, gate: Option<&str>) -> Arc<Mutex<Scanned>> {
         let mut rankings = self.rankings.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, scanned)) = rankings.iter().find(|(of, _)| of.as_deref() == gate) {
-            return scanned.clone();
+        if let Some(at) = rankings.iter().position(|(of, _)| of.as_deref() == gate) {
+            rankings[at..].rotate_left(1);
+            return rankings[rankings.len() - 1].1.clone();
         }
         let limits = self.limits.clone();
         let by = vec![Ranking::by(LISTED, move |found| denied(found, &limits)), Ranking::most_used(LISTED)];
@@ -111,4 +122,38 @@ fn denied(found: &Found, limits: &Limits) -> Option<f64> {
     let overridden = of_gate.and_then(|limit| limit.overridden.get(&found.name.written).copied());
     let limit = limit_of(usage, overridden, of_gate.and_then(|limit| limit.units));
     (denied == Denied::All || is_full(usage, limit)).then_some(usage.reset_after.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate::Limiter;
+
+    use super::*;
+
+    fn top() -> Top {
+        // Nothing listens there.
+        let limiter = Limiter::builder().url("redis://127.0.0.1:1").stderr_warnings(false).build().unwrap();
+        Top::new(Inspector::new(&limiter).unwrap())
+    }
+
+    #[tokio::test]
+    async fn readings_of_different_gates_share_one_throttle() {
+        // Uses the real clock: a paused one would jump to the deadlines of the readings, which fail at once.
+        let (top, start) = (top(), Instant::now());
+        for gate in ["a", "b"] {
+            assert!(top.read(Some(gate), HashMap::new()).await.is_err());
+        }
+        assert!(start.elapsed() >= SHARED_FOR);
+    }
+
+    #[tokio::test]
+    async fn least_recently_read_gate_is_forgotten() {
+        let top = top();
+        let of = |gate: usize| top.scanned(Some(&gate.to_string()));
+        let (first, second) = (of(0), of(1));
+        (2..MAX_GATES).for_each(|gate| drop(of(gate)));
+        assert!(Arc::ptr_eq(&of(0), &first));
+        drop(of(MAX_GATES));
+        assert!(Arc::ptr_eq(&of(0), &first) && !Arc::ptr_eq(&of(1), &second));
+    }
 }

@@ -161,7 +161,7 @@ descriptors:
             hour,
             overrides: Some(&[]),
             catalog: &catalog,
-            own_breaker: None,
+            has_answered: true,
             redis: Err(String::new()),
         };
         let empty = Hour::new([].iter(), Vec::new(), Duration::from_secs(5), NOW);
