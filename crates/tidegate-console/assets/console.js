@@ -9,9 +9,11 @@
   let paused = false;
   let busy = false;
 
-  // Announced only when it changes, so that a screen reader is not interrupted every 5 s.
-  const say = (text) => {
+  // Announced only when it changes, so that a screen reader is not interrupted every 5 s. Visible while the figures are stale.
+  const say = (text, stale) => {
     if (status && status.textContent !== text) status.textContent = text;
+    if (status) status.className = stale ? "notice bad" : "visually-hidden";
+    live.classList.toggle("stale", stale);
   };
 
   const refresh = async () => {
@@ -42,9 +44,9 @@
         if (element) element.scrollLeft = left;
       }
       if (focused) document.getElementById(focused)?.focus();
-      say(fresh.dataset.summary);
+      say(fresh.dataset.summary, false);
     } catch {
-      say("No answer from this process: the figures are not current.");
+      say("No answer from this process: the figures are not current.", true);
     } finally {
       busy = false;
     }

@@ -104,6 +104,10 @@ impl ChangePage {
     fn is_override(&self) -> bool {
         self.verb == Verb::Override
     }
+
+    fn has_quota(&self) -> bool {
+        matches!(self.verb, Verb::Override | Verb::Block)
+    }
 }
 
 const fn has_duration(verb: Verb) -> bool {

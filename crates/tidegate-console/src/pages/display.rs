@@ -116,9 +116,10 @@ pub(super) fn clock(unix_s: u64) -> String {
     format!("{:02}:{:02}:{:02} UTC", of_day / 3_600, of_day / 60 % 60, of_day % 60)
 }
 
-/// Formats a time in UTC: `2026-11-24 14:03:05 UTC`.
+/// Formats a time in UTC: `2026-11-24 14:03:05 UTC`. A time after the year 9999 is shown as the end of that year.
 pub(super) fn date_and_time(unix_s: u64) -> String {
-    let time = UNIX_EPOCH + Duration::from_secs(unix_s);
+    const MAX_UNIX_S: u64 = 253_402_300_799;
+    let time = UNIX_EPOCH + Duration::from_secs(unix_s.min(MAX_UNIX_S));
     let text = humantime::format_rfc3339_seconds(time).to_string();
     text.replace('T', " ").replace('Z', " UTC")
 }

@@ -19,9 +19,11 @@ const MAX_FILES: usize = 200;
 pub(super) struct RulesPage {
     pub(super) frame: Frame,
     pub(super) rules: usize,
+    /// The first files.
     pub(super) files: Vec<File>,
-    /// The index of the shown file.
+    /// The index of the shown file among all.
     pub(super) shown: usize,
+    pub(super) file: Option<File>,
     pub(super) window: Window,
     pub(super) warnings: Vec<Mistake>,
     pub(super) reload: Option<ReloadView>,
@@ -72,16 +74,11 @@ impl RulesPage {
             rules: rules.iter().count(),
             files: sources.iter().take(MAX_FILES).map(|(name, _)| File::new(name)).collect(),
             shown,
+            file: sources.get(shown).map(|(name, _)| File::new(name)),
             window: window.unwrap_or_default(),
             warnings: rules.warnings().iter().take(MAX_ERRORS).map(Mistake::new).collect(),
             reload: reload.map(ReloadView::new),
         }
-    }
-}
-
-impl RulesPage {
-    fn shown_file(&self) -> Option<&File> {
-        self.files.get(self.shown)
     }
 }
 
@@ -174,7 +171,25 @@ pub(super) fn line(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tidegate::Limiter;
+    use tidegate_rules::Loader;
+
     use super::*;
+
+    #[test]
+    fn file_beyond_the_listed_ones_is_shown() {
+        let text = |file| {
+            let limit = "{ unit: day, requests_per_unit: 1 }";
+            format!("{{ domain: d{file}, descriptors: [{{ key: user, rate_limit: {limit} }}] }}")
+        };
+        let files: Vec<_> = (0..=MAX_FILES).map(|file| (format!("{file}.yaml"), text(file))).collect();
+        let files = files.iter().map(|(name, text)| (&**name, &**text));
+        let rules = Loader::new().parse(files).unwrap().bind(&Limiter::in_memory());
+        let page = RulesPage::new(Frame::default(), &rules, None, MAX_FILES, 1);
+        assert_eq!((page.files.len(), page.window.all), (MAX_FILES, 1));
+        let page = page.render().unwrap();
+        assert!(page.contains(&format!("domain: d{MAX_FILES},")), "{page}");
+    }
 
     #[test]
     fn window_contains_the_line_and_knows_its_neighbors() {

@@ -107,6 +107,28 @@ async fn change_in_the_browser_is_of_the_key_that_is_shown() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn page_shows_that_its_figures_are_stale_until_the_service_answers_again() {
+    let console = Console::start(RULES).await;
+    let browser = Browser::start().await;
+    browser.log_in(&console, VIEWER).await;
+    browser.sees("No decisions in the last hour").await;
+    // The page refreshes when it becomes visible.
+    let is_stale = async || {
+        let script = "document.dispatchEvent(new Event('visibilitychange'));
+            const status = document.getElementById('live-status').getBoundingClientRect();
+            return document.querySelector('.live').classList.contains('stale') && status.height > 10";
+        browser.eval(script).await == true
+    };
+    assert!(!is_stale().await);
+    browser.eval("window.answering = fetch; window.fetch = () => Promise.reject(); return null").await;
+    soon("the page is stale", is_stale).await;
+    browser.eval("window.fetch = window.answering; return null").await;
+    soon("the page is current", async || !is_stale().await).await;
+    browser.close().await;
+    console.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn form_with_a_mistake_is_shown_again_with_the_values() {
     let console = Console::start(RULES).await;
     let browser = Browser::start().await;

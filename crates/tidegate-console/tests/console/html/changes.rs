@@ -175,3 +175,17 @@ async fn overrides_show_the_operator_and_the_reason() {
     assert!(console.page("/", 200).await.contains("href=\"/overrides\">Overrides: what is switched"));
     console.stop().await;
 }
+
+#[tokio::test]
+async fn form_of_a_block_has_the_quota_for_a_gate_of_which_none_is_known() {
+    let console = Console::start(RULES).await;
+    let session = Session::begin(&console, OPERATOR).await;
+    let page = session.get(&console, "/change?verb=block").await.text().await.unwrap();
+    let field = page.split("id=\"limit\"").nth(1).and_then(|rest| rest.split('>').next()).unwrap();
+    assert!(!field.contains("required"), "{page}");
+    let block = [("verb", "block"), ("gate", "in-code"), ("key", "bob"), ("for", "1h"), ("force", "true")];
+    let quota = [("algorithm", "fixed_window"), ("limit", "5"), ("window", "1h")];
+    assert_eq!(change(&console, &session, &block).await, 409);
+    assert_eq!(change(&console, &session, &[&block[..], &quota].concat()).await, 303);
+    console.stop().await;
+}

@@ -159,6 +159,10 @@ async fn numbers_of_another_writer_make_no_page_fail() {
         "a/redis={most} a/local={most} n/redis={most} d/redis={most} d/closed={most} s/redis={most} e={most}"
     );
     console.publish(&["in-code", "other", USERS, "in-code..candidate"], 60, &text);
+    // The audit log: a change in the last millisecond that an entry can have.
+    let (audit, id) = (format!("{}:1:audit", console.namespace), format!("{most}-1"));
+    console.server.cli(&["XADD", &audit, &id, "verb", "block", "gate", "in-code", "key", "bob"]).unwrap();
+    assert!(console.page("/key?key=bob", 200).await.contains("9999-12-31 23:59:59 UTC"));
     for path in PAGES.into_iter().chain(["/gate?name=in-code"]) {
         let page = console.page(path, 200).await;
         assert!(!page.contains("NaN") && !page.contains("inf/s"), "{path}: {page}");
