@@ -13,6 +13,7 @@ use tidegate::{Limiter, Override, Switch as Mode};
 
 use crate::args::{self, Block, Changing, Forget, Reset, Switch, SwitchTo};
 use crate::failure::Failure;
+use crate::gate_names::GateNames;
 use crate::output::{self, Output};
 use crate::quota::{HOW_TO_SPECIFY, required_quota};
 use crate::serve::stop_signal;
@@ -143,8 +144,8 @@ async fn check_key<'a>(
 ) -> Result<(Pending<'a>, GivenKey, String), Failure> {
     let Reset { key, gate, rules, as_stored, changing } = args;
     changing.can_confirm()?;
-    let (gate, hint) = (rules.gate(gate, limiter)?, given_key::hint(key, as_stored));
-    let (key, name) = (as_stored.key(key)?, gate.name.clone());
+    let (gate, hint) = (rules.names(out)?.find(gate, limiter)?, given_key::hint(key, as_stored));
+    let (key, name) = (as_stored.key(key)?, gate.to_string());
     let change = Change { gate, action: action(key.clone()), force: false };
     let pending = Pending::check(changing, limiter, change, out).await?;
     Ok((pending.with_hint(hint), key, name))
@@ -154,8 +155,8 @@ async fn check_key<'a>(
 pub(crate) async fn block(block: &Block, limiter: &Limiter, out: Output) -> Result<bool, Failure> {
     let Block { key, gate, duration, quota, as_stored, force, changing } = block;
     changing.can_confirm()?;
-    let (gate, quota) = quota.gate(gate, limiter)?;
-    let (key, name, lasts) = (as_stored.key(key)?, gate.name.clone(), *duration);
+    let (gate, quota) = quota.gate(gate, limiter, out)?;
+    let (key, name, lasts) = (as_stored.key(key)?, gate.to_string(), *duration);
     let action = Action::Block { key: key.clone(), lasts, quota };
     let change = Change { gate, action, force: force.force };
     let pending = Pending::check(changing, limiter, change, out).await?;
@@ -170,7 +171,8 @@ pub(crate) async fn block(block: &Block, limiter: &Limiter, out: Output) -> Resu
 pub(crate) async fn forget(forget: &Forget, limiter: &Limiter, out: Output) -> Result<bool, Failure> {
     let Forget { key, as_stored, changing } = forget;
     changing.can_confirm()?;
-    let (hint, key) = (given_key::hint(key, as_stored), as_stored.key(key)?);
+    let (names, hint) = (GateNames::load(None, out)?, given_key::hint(key, as_stored));
+    let key = as_stored.key(key)?;
     let (gate, action) = (ChangedGate::default(), Action::Forget { key: key.clone() });
     let change = Change { gate, action, force: false };
     let pending = Pending::check(changing, limiter, change, out).await?.with_hint(hint);
@@ -178,7 +180,8 @@ pub(crate) async fn forget(forget: &Forget, limiter: &Limiter, out: Output) -> R
     let states = states.as_ref().map(KeyStates::names).unwrap_or_default();
     given_key::notes(&pending.checked).iter().for_each(|note| output::warn(out.json, note));
     let gates = states.iter().map(|name| &*name.gate).chain(ended_overrides.iter().map(Override::gate));
-    let gates = gates.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ");
+    let gates = gates.map(|gate| names.shown(gate)).collect::<BTreeSet<_>>();
+    let gates = gates.into_iter().collect::<Vec<_>>().join(", ");
     let overrides_ended = ended_overrides.len();
     let and_overrides = match overrides_ended {
         0 => String::new(),
@@ -213,8 +216,8 @@ pub(crate) async fn switch(switch: &Switch, limiter: &Limiter, out: Output) -> R
         return Err(Failure::usage("`clear` ends a switch permanently: remove --for"));
     }
     changing.can_confirm()?;
-    let gate = rules.gate(gate, limiter)?;
-    let (name, lasts) = (gate.name.clone(), for_time(*duration));
+    let gate = rules.names(out)?.find(gate, limiter)?;
+    let (name, lasts) = (gate.to_string(), for_time(*duration));
     let (action, text) = match mode {
         Some(to) => (Action::Switch { to, lasts: *duration }, format!("{name} is switched {to}{lasts}")),
         None => (Action::EndSwitch, format!("{name} follows its own quota again")),
@@ -222,7 +225,7 @@ pub(crate) async fn switch(switch: &Switch, limiter: &Limiter, out: Output) -> R
     let change = FleetChange {
         question: format!("{question} {name}, in the whole fleet{lasts}?"),
         json: json!({
-            "gate": name,
+            "gate": gate.name,
             "switch": mode.map_or("clear", Mode::as_str),
             "ends_in_us": duration.map(us),
         }),
@@ -240,8 +243,8 @@ pub(crate) async fn set_override(
 ) -> Result<bool, Failure> {
     let args::Override { key, gate, duration, force, changing, .. } = args;
     changing.can_confirm()?;
-    let (gate, quota) = args.quota.gate(gate, limiter)?;
-    let (key, name, lasts) = (args::AsStored::default().key(key)?, gate.name.clone(), for_time(*duration));
+    let (gate, quota) = args.quota.gate(gate, limiter, out)?;
+    let (key, name, lasts) = (args::AsStored::default().key(key)?, gate.to_string(), for_time(*duration));
     let quota = if args.end { None } else { Some(required_quota(&gate, quota)?) };
     let (action, question, text) = match quota {
         Some(quota) => (
@@ -260,7 +263,7 @@ pub(crate) async fn set_override(
         text,
         begins: quota.is_some(),
         json: json!({
-            "gate": name,
+            "gate": gate.name,
             "quota": quota.map(|quota| quota.to_string()),
             "ends_in_us": duration.map(us),
         }),

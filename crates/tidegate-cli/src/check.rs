@@ -5,10 +5,11 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use tidegate::{Decision, Limiter, Source, admin::Inspector};
-use tidegate_rules::{Descriptor, Mode, RuleOutcome, RuleResult, Rules};
+use tidegate_rules::{Descriptor, Mode, RuleOutcome, RuleResult};
 
 use crate::args::{Check, Request};
 use crate::failure::Failure;
+use crate::gate_names::GateNames;
 use crate::output::{self, Output, Text, Tone, table};
 use crate::quota::required_quota;
 use crate::stored_quota;
@@ -37,7 +38,7 @@ async fn check_gate(
     out: Output,
 ) -> Result<bool, Failure> {
     // An invalid argument is reported without a call to Redis.
-    let (named, given) = check.quota.gate(gate, limiter)?;
+    let (named, given) = check.quota.gate(gate, limiter, out)?;
     let known = given.or(named.quota);
     if named.is_in_rules {
         required_quota(&named, given)?;
@@ -50,7 +51,7 @@ async fn check_gate(
     };
     let (gate, key) = (limiter.try_gate(&named.name, quota)?, key.as_encoded_bytes());
     if quota.is_in_flight() && cost > 0 {
-        return Err(no_permit(&named.name));
+        return Err(no_permit(&named.to_string()));
     }
     let stored = stored_quota::read(limiter, &inspector, &overrides, &gate, key).await?;
     inspector.read_overrides().await?;
@@ -87,10 +88,9 @@ fn warn(out: Output, notes: impl IntoIterator<Item = String>) {
 }
 
 async fn check_rules(check: &Check, cost: u64, limiter: &Limiter, out: Output) -> Result<bool, Failure> {
-    let Some(path) = &check.quota.rules else {
-        return Err(Failure::usage("no rules given: add --rules PATH"));
-    };
-    let limits = Rules::load(path).map_err(Failure::ConfigErrors)?.bind(limiter);
+    let names = GateNames::load(check.quota.rules.as_deref(), out)?;
+    let rules = names.rules().ok_or_else(|| Failure::usage("no rules given: add --rules PATH"))?;
+    let limits = rules.bind(limiter);
     let entries = check.request.entries()?;
     let descriptors: Vec<Descriptor<'_>> =
         check.request.descriptors(&entries).into_iter().map(|descriptor| descriptor.hits(cost)).collect();
@@ -100,13 +100,13 @@ async fn check_rules(check: &Check, cost: u64, limiter: &Limiter, out: Output) -
     let plan = limits.plan(check.request.domain(), &descriptors);
     let mut checks = plan.checks().iter().chain(plan.shadow_checks());
     if let Some(in_flight) = checks.find(|check| cost > 0 && check.is_in_flight()) {
-        return Err(no_permit(in_flight.gate().name().unwrap_or_default()));
+        return Err(no_permit(names.shown(in_flight.gate().name().unwrap_or_default())));
     }
     for planned in plan.checks() {
         let (gate, key) = (planned.gate(), planned.key());
         let stored = stored_quota::read(limiter, &inspector, &overrides, gate, key).await?;
         notes.extend(stored.blocked_for.map(|left| {
-            let gate = gate.name().unwrap_or_default();
+            let gate = names.shown(gate.name().unwrap_or_default());
             format!("{} is blocked at {gate} for {}", String::from_utf8_lossy(key), human(left))
         }));
         notes.extend(stored.mismatch);

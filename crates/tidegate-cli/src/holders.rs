@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use tidegate::admin::{Found, Holders, Inspector};
 
 use crate::failure::Failure;
+use crate::gate_names::GateNames;
 use crate::output::{Text, Tone, table};
 use crate::units::{human, us};
 
@@ -29,10 +30,15 @@ pub(crate) async fn read(inspector: &Inspector, shown: &[Found]) -> Result<Holde
 }
 
 /// Returns a table for each state with holders, below a line with the gate.
-pub(crate) fn lines(shown: &[Found], holders: &HoldersOfStates, limit: usize) -> Vec<Vec<Text>> {
+pub(crate) fn lines(
+    shown: &[Found],
+    holders: &HoldersOfStates,
+    limit: usize,
+    names: &GateNames,
+) -> Vec<Vec<Text>> {
     let mut lines = Vec::new();
     for (found, holders) in shown.iter().zip(holders) {
-        let gate = &found.name.gate;
+        let gate = names.shown(&found.name.gate);
         let holders = match holders {
             None => continue,
             Some(Ok(holders)) => holders,

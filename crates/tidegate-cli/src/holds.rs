@@ -5,6 +5,7 @@ use tidegate::admin::{FoundHold, Inspector, KeyHolds, Name};
 use tidegate::reference::holds::AtEnd;
 
 use crate::failure::Failure;
+use crate::gate_names::GateNames;
 use crate::output::{Text, Tone, table};
 use crate::units::human;
 
@@ -31,13 +32,13 @@ impl Holds {
     }
 
     /// Returns a table of the holds, one per row.
-    pub(crate) fn lines(&self) -> Vec<Vec<Text>> {
+    pub(crate) fn lines(&self, names: &GateNames) -> Vec<Vec<Text>> {
         if self.is_empty() {
             return Vec::new();
         }
         let row = |name: &Name, hold: &FoundHold| {
             vec![
-                name.gate.as_str().into(),
+                names.shown(&name.gate).into(),
                 name.shape.to_string().into(),
                 hold.id.as_str().into(),
                 hold.units.to_string().into(),

@@ -6,6 +6,7 @@ mod check;
 mod confirm;
 mod connect;
 mod failure;
+mod gate_names;
 mod given_key;
 mod holders;
 mod holds;

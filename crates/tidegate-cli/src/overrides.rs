@@ -6,14 +6,15 @@ use serde_json::{Value, json};
 use tidegate::{Limiter, Override, Switch as Mode};
 
 use crate::failure::Failure;
+use crate::gate_names::GateNames;
 use crate::output::{Output, Text, Tone, table};
 use crate::units::{human, us};
 
 /// Lists the switches and overrides. Returns whether there are any.
 pub(crate) async fn list(limiter: &Limiter, out: Output) -> Result<bool, Failure> {
-    let overrides = limiter.control().overrides().await?;
-    let mut lines =
-        table(&["gate", "key", "override", "ends in"], overrides.iter().filter_map(row).collect());
+    let (names, overrides) = (GateNames::load(None, out)?, limiter.control().overrides().await?);
+    let rows = overrides.iter().filter_map(|entry| row(entry, names.shown(entry.gate())));
+    let mut lines = table(&["gate", "key", "override", "ends in"], rows.collect());
     if overrides.is_empty() {
         lines = vec![vec!["no active switches or overrides".into()]];
     }
@@ -39,22 +40,19 @@ pub(crate) async fn note(limiter: &Limiter, gate: Option<&str>, keys: Option<&[S
     (count > 0).then(|| format!("active overrides: {count}, see `tidegate overrides`"))
 }
 
-fn row(entry: &Override) -> Option<Vec<Text>> {
+fn row(entry: &Override, gate: &str) -> Option<Vec<Text>> {
     let ends_text = |ends_in: &Option<Duration>| match ends_in {
         Some(left) => human(*left).into(),
         None => Text(Tone::Warn, "never".to_owned()),
     };
     match entry {
-        Override::Switch { gate, switch, ends_in, .. } => {
+        Override::Switch { switch, ends_in, .. } => {
             let tone = if *switch == Mode::Closed { Tone::Bad } else { Tone::Warn };
-            Some(vec![gate.as_str().into(), "-".into(), Text(tone, switch.to_string()), ends_text(ends_in)])
+            Some(vec![gate.into(), "-".into(), Text(tone, switch.to_string()), ends_text(ends_in)])
         }
-        Override::Quota { gate, key, quota, ends_in, .. } => Some(vec![
-            gate.as_str().into(),
-            key.as_str().into(),
-            quota.to_string().into(),
-            ends_text(ends_in),
-        ]),
+        Override::Quota { key, quota, ends_in, .. } => {
+            Some(vec![gate.into(), key.as_str().into(), quota.to_string().into(), ends_text(ends_in)])
+        }
         _ => None,
     }
 }

@@ -1,18 +1,18 @@
 //! A quota or a gate, from arguments or from a rule file.
 
-use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, value_parser};
-use tidegate::admin::{ChangedGate, did_you_mean, listed, quota_of};
+use tidegate::admin::{ChangedGate, quota_of};
 use tidegate::algorithm::{ALGORITHMS, Definition, Parameters};
 use tidegate::quota::Calendar;
 use tidegate::{Limiter, Quota, Rate};
-use tidegate_rules::{Rule, Rules};
 
 use crate::failure::Failure;
+use crate::gate_names::GateNames;
+use crate::output::Output;
 use crate::units;
 
 /// The arguments of a quota: an algorithm with its numbers, or rules that contain the gate.
@@ -27,7 +27,7 @@ pub(crate) struct QuotaArgs {
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["algorithm", "rate", "length", "by_clock", "count_denied"])]
     quota: Option<Quota>,
     /// Find the gate in this rule file or folder, by its name or the name or path of its rule; without
-    /// another quota, its quota applies
+    /// another quota, its quota applies [env: TIDEGATE_RULES, which need not have the gate]
     #[arg(long, value_name = "PATH")]
     pub(crate) rules: Option<PathBuf>,
     /// Such as 5/s, 100/m, 1/1500ms
@@ -92,8 +92,7 @@ impl FromArgMatches for AlgorithmArgs {
 pub(crate) fn required_quota(gate: &ChangedGate, given: Option<Quota>) -> Result<Quota, Failure> {
     given.or(gate.quota).ok_or_else(|| match gate.is_in_rules {
         true => Failure::usage(format!(
-            "the rule of gate `{}` has no quota: it allows or denies every request",
-            gate.name
+            "the rule of gate `{gate}` has no quota: it allows or denies every request"
         )),
         false => Failure::usage(HOW_TO_SPECIFY),
     })
@@ -109,9 +108,10 @@ impl QuotaArgs {
         &self,
         gate: &str,
         limiter: &Limiter,
+        out: Output,
     ) -> Result<(ChangedGate, Option<Quota>), Failure> {
         let quota = self.quota()?;
-        Ok((gate_named(gate, self.rules.as_deref(), limiter)?, quota))
+        Ok((GateNames::load(self.rules.as_deref(), out)?.find(gate, limiter)?, quota))
     }
 
     /// Returns the quota of the options, or `None` if they contain none.
@@ -138,7 +138,8 @@ impl QuotaArgs {
 /// The rules in which a gate is found.
 #[derive(Args, Debug)]
 pub(crate) struct InRules {
-    /// Find the gate in this rule file or folder, by its name or the name or path of its rule
+    /// Find the gate in this rule file or folder, by its name or the name or path of its rule, and show gates by
+    /// their rules [env: TIDEGATE_RULES, which need not have the gate]
     #[arg(long, value_name = "PATH")]
     rules: Option<PathBuf>,
 }
@@ -154,47 +155,20 @@ pub(crate) struct ShownGate {
 }
 
 impl InRules {
-    /// Returns the gate that `gate` names.
-    pub(crate) fn gate(&self, gate: &str, limiter: &Limiter) -> Result<ChangedGate, Failure> {
-        gate_named(gate, self.rules.as_deref(), limiter)
+    pub(crate) fn names(&self, out: Output) -> Result<GateNames, Failure> {
+        GateNames::load(self.rules.as_deref(), out)
     }
 }
 
 impl ShownGate {
-    /// Returns the name of the gate; `None` for all gates.
-    pub(crate) fn name(&self, limiter: &Limiter) -> Result<Option<String>, Failure> {
-        let gate = self.gate.as_ref().map(|gate| self.rules.gate(gate, limiter)).transpose()?;
-        Ok(gate.map(|gate| gate.name))
+    /// Returns the name of the gate, or `None` for all gates; and the names that are shown.
+    pub(crate) fn read(
+        &self,
+        limiter: &Limiter,
+        out: Output,
+    ) -> Result<(Option<String>, GateNames), Failure> {
+        let names = self.rules.names(out)?;
+        let gate = self.gate.as_ref().map(|gate| names.find(gate, limiter)).transpose()?;
+        Ok((gate.map(|gate| gate.name), names))
     }
-}
-
-/// Returns the gate that `gate` names. With rules, it must be the gate, name or path of one. Rejects an invalid name before
-/// the command prints it: it may be a URL with a password.
-fn gate_named(gate: &str, rules: Option<&Path>, limiter: &Limiter) -> Result<ChangedGate, Failure> {
-    let Some(path) = rules else {
-        let any = Quota::token_bucket(1, Rate::per_second(1));
-        limiter.try_gate(gate, any).map_err(|error| {
-            let hint = "if this is the name or path of a rule, add --rules PATH";
-            Failure::usage(format!("{error}; {hint}"))
-        })?;
-        return Ok(ChangedGate { name: gate.to_owned(), ..ChangedGate::default() });
-    };
-    let rules = Rules::load(path).map_err(Failure::ConfigErrors)?;
-    let named = rules.named(gate).into_iter().map(|rule| (rule.gate_name(), rule.quota()));
-    let found = ChangedGate::named(gate, named)?;
-    match found.is_in_rules {
-        true => Ok(found),
-        false => Err(no_rule(&rules, gate)),
-    }
-}
-
-fn no_rule(rules: &Rules, name: &str) -> Failure {
-    let gates: BTreeSet<String> = rules.iter().map(Rule::gate_name).collect();
-    let gates = || gates.iter().map(String::as_str);
-    let names = rules.iter().flat_map(|rule| [Some(rule.path()), rule.name()]).flatten();
-    let near = did_you_mean(name, gates().chain(names));
-    Failure::usage(format!(
-        "no rule has the gate, path or name `{name}`{near}\ngates in the rules: {}",
-        listed(gates())
-    ))
 }

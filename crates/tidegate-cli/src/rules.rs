@@ -117,7 +117,8 @@ fn lines(descriptor: &str, explained: &Explanation<'_>) -> Vec<Vec<Text>> {
         }
     });
     if let Some(rule) = explained.rule() {
-        lines.push(vec![Text(Tone::Faint, "  gate ".to_owned()), rule.gate_name().into()]);
+        let stored = Text(Tone::Faint, format!(" (in redis {})", rule.gate_name()));
+        lines.push(vec![Text(Tone::Faint, "  gate ".to_owned()), rule.readable_name().into(), stored]);
         if let Some(candidate) = rule.candidate() {
             let text = format!("{candidate}, gate {} (denies nothing)", rule.candidate_gate_name());
             lines.push(vec![Text(Tone::Faint, "  candidate ".to_owned()), text.into()]);

@@ -6,6 +6,7 @@ use tidegate::{Error, Limiter, Quota};
 
 use crate::args::Inspect;
 use crate::failure::Failure;
+use crate::gate_names::GateNames;
 use crate::holds::Holds;
 use crate::output::{Output, Text, Tone, table};
 use crate::survey::Survey;
@@ -14,14 +15,14 @@ use crate::{given_key, holders, overrides};
 
 /// Shows the state of a key, a gate or the namespace. Returns whether there is any.
 pub(crate) async fn run(inspect: &Inspect, limiter: &Limiter, out: Output) -> Result<bool, Failure> {
-    let (gate, limit) = (inspect.gate.name(limiter)?, usize::from(inspect.limit));
+    let ((gate, names), limit) = (inspect.gate.read(limiter, out)?, usize::from(inspect.limit));
     let (gate, inspector) = (gate.as_deref(), &Inspector::new(limiter)?);
     let Some(key) = &inspect.key else {
         let mut survey = Survey::of(inspector, gate, limit).await?;
         survey.overrides = overrides::note(limiter, gate, None).await;
         return match gate {
-            Some(gate) => show_gate(gate, &survey, inspector, out),
-            None => show_namespace(&survey, limit, inspector, out),
+            Some(gate) => show_gate(gate, &survey, inspector, &names, out),
+            None => show_namespace(&survey, limit, inspector, &names, out),
         };
     };
     let (hint, key) = (given_key::hint(key, &inspect.as_stored), inspect.as_stored.key(key)?);
@@ -35,7 +36,7 @@ pub(crate) async fn run(inspect: &Inspect, limiter: &Limiter, out: Output) -> Re
     let shown = &found[..found.len().min(limit)];
     let rows = shown.iter().map(|found| {
         let (gate, stored) =
-            (found.name.gate.as_str().into(), Text(Tone::Faint, found.name.redis_key.clone()));
+            (names.shown(&found.name.gate).into(), Text(Tone::Faint, found.name.redis_key.clone()));
         [vec![gate], cells(found), vec![stored]].concat()
     });
     let mut lines = table(
@@ -43,12 +44,12 @@ pub(crate) async fn run(inspect: &Inspect, limiter: &Limiter, out: Output) -> Re
         rows.collect(),
     );
     let holders = holders::read(inspector, shown).await?;
-    lines.extend(holders::lines(shown, &holders, limit));
+    lines.extend(holders::lines(shown, &holders, limit, &names));
     if found.is_empty() {
         lines = vec![vec![(inspector.no_state(gate, &key) + hint).into()]];
     }
-    lines.extend(holds.lines());
-    lines.extend(denials.lines());
+    lines.extend(holds.lines(&names));
+    lines.extend(denials.lines(&names));
     lines.extend(note_lines(more(found.len(), shown.len()).into_iter().chain(survey.notes())));
     let states = shown.iter().zip(&holders).map(|(found, holders)| {
         let mut state = state_json(found);
@@ -76,16 +77,23 @@ fn ensure_readable<'f>(shown: impl IntoIterator<Item = &'f Found>, is_found: boo
     }
 }
 
-fn show_gate(gate: &str, survey: &Survey, inspector: &Inspector, out: Output) -> Result<bool, Failure> {
+fn show_gate(
+    gate: &str,
+    survey: &Survey,
+    inspector: &Inspector,
+    names: &GateNames,
+    out: Output,
+) -> Result<bool, Failure> {
     let shown = survey.ranking.best();
     let keys = survey.keys;
     let blocked: u64 = survey.groups.values().map(|group| group.blocked).sum();
-    let mut lines = state_table(shown.clone());
+    let mut lines = state_table(shown.clone(), names);
+    let title = names.shown(gate);
     if keys == 0 {
-        let text = format!("no state of gate {gate} in namespace {}", inspector.namespace());
+        let text = format!("no state of gate {title} in namespace {}", inspector.namespace());
         lines = vec![vec![text.into()]];
     } else {
-        lines.insert(0, vec![format!("{gate}: {}, {blocked} blocked", counted(keys, "key")).into()]);
+        lines.insert(0, vec![format!("{title}: {}, {blocked} blocked", counted(keys, "key")).into()]);
     }
     lines.extend(note_lines(survey.notes()));
     let json = json!({
@@ -106,12 +114,13 @@ fn show_namespace(
     survey: &Survey,
     limit: usize,
     inspector: &Inspector,
+    names: &GateNames,
     out: Output,
 ) -> Result<bool, Failure> {
     let groups = || survey.groups.iter().take(limit);
     let rows = groups().map(|((gate, shape), group)| {
         vec![
-            gate.as_str().into(),
+            names.shown(gate).into(),
             shape.to_string().into(),
             group.keys.to_string().into(),
             match group.blocked {
@@ -155,19 +164,21 @@ fn show_namespace(
 }
 
 /// Returns a table of states, one per row.
-pub(crate) fn state_table<'f>(shown: impl Iterator<Item = &'f Found>) -> Vec<Vec<Text>> {
-    let rows = shown.map(|found| {
-        let name = &found.name;
-        [vec![name.written.as_str().into(), name.gate.as_str().into()], cells(found)].concat()
-    });
-    table(&HEADER, rows.collect())
+pub(crate) fn state_table<'f>(shown: impl Iterator<Item = &'f Found>, names: &GateNames) -> Vec<Vec<Text>> {
+    table(&HEADER, shown.map(|found| row(found, names)).collect())
+}
+
+/// Returns the cells of a row below [`HEADER`].
+pub(crate) fn row(found: &Found, names: &GateNames) -> Vec<Text> {
+    let name = &found.name;
+    [vec![name.written.as_str().into(), names.shown(&name.gate).into()], cells(found)].concat()
 }
 
 pub(crate) const HEADER: [&str; 7] =
     ["key", "gate", "quota", "used", "resets in", "blocked for", "expires in"];
 
 /// Returns the cells of a state, from the column `quota` on.
-pub(crate) fn cells(found: &Found) -> Vec<Text> {
+fn cells(found: &Found) -> Vec<Text> {
     let expires =
         found.expires_in.map_or_else(|| Text(Tone::Warn, "never".to_owned()), |left| human(left).into());
     let usage = match &found.usage {
@@ -251,12 +262,12 @@ impl Denials {
     }
 
     /// Returns a table, one row per state.
-    pub(crate) fn lines(&self) -> Vec<Vec<Text>> {
+    pub(crate) fn lines(&self, names: &GateNames) -> Vec<Vec<Text>> {
         if self.is_empty() {
             return Vec::new();
         }
         let row = |(name, denials): &(Name, Result<CountedDenials, Error>)| {
-            let mut row: Vec<Text> = vec![name.gate.as_str().into(), name.shape.to_string().into()];
+            let mut row: Vec<Text> = vec![names.shown(&name.gate).into(), name.shape.to_string().into()];
             match denials {
                 Ok(denials) => row.extend([denials.count.to_string().into(), human(denials.ends_in).into()]),
                 Err(error) => row.push(Text(Tone::Bad, format!("not readable: {error}"))),

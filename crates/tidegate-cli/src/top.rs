@@ -21,18 +21,19 @@ use tidegate::admin::{Inspector, Ranking};
 
 use crate::args::Top;
 use crate::failure::Failure;
+use crate::gate_names::GateNames;
 use crate::output::{Output, Text, Tone, cell, safe};
 use crate::state;
-use crate::state::{HEADER, cells};
+use crate::state::HEADER;
 use crate::survey::Survey;
 use crate::units::human;
 
 /// Reads all keys once and prints the most used.
 pub(crate) async fn once(top: &Top, limiter: &Limiter, out: Output) -> Result<bool, Failure> {
-    let (gate, inspector) = (top.gate.name(limiter)?, &Inspector::new(limiter)?);
+    let ((gate, names), inspector) = (top.gate.read(limiter, out)?, &Inspector::new(limiter)?);
     let survey = Survey::of(inspector, gate.as_deref(), usize::from(top.limit)).await?;
     let shown = survey.ranking.best();
-    let mut lines = state::state_table(shown.clone());
+    let mut lines = state::state_table(shown.clone(), &names);
     lines.push(vec![Text(Tone::Faint, format!("{} of {} keys", shown.len(), survey.keys))]);
     lines.extend(survey.notes().into_iter().map(|note| vec![Text(Tone::Warn, note)]));
     let json = json!({
@@ -67,16 +68,16 @@ enum Message {
 
 /// Draws until a key press or a signal ends it. Fails before drawing if the first read fails.
 pub(crate) fn show(top: &Top, limiter: &Limiter, out: Output) -> Result<bool, Failure> {
-    let (gate, inspector) = (top.gate.name(limiter)?, Inspector::new(limiter)?);
+    let ((gate, names), inspector) = (top.gate.read(limiter, out)?, Inspector::new(limiter)?);
     let ranking = Ranking::most_used(usize::from(top.limit));
     let mut live = TopKeys::new(inspector, gate, vec![ranking]);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(live.refresh())?;
-    let first = View::new(&live, None);
+    let first = View::new(&live, &names, None);
     let (sender, receiver) = mpsc::channel();
     let every = top.every.max(POLL_INTERVAL);
     thread::Builder::new().name("tidegate-top".to_owned()).spawn(move || {
-        runtime.block_on(refresh_loop(live, every, &sender));
+        runtime.block_on(refresh_loop(live, names, every, &sender));
     })?;
     let title = format!("tidegate top, every {}", human(every));
     ratatui::run(|terminal| {
@@ -118,13 +119,13 @@ fn wait(receiver: &Receiver<Message>) -> Result<Option<Message>, Failure> {
 }
 
 /// Refreshes and sends views until a signal arrives or the receiver is gone.
-async fn refresh_loop(mut live: TopKeys, every: Duration, sender: &Sender<Message>) {
+async fn refresh_loop(mut live: TopKeys, names: GateNames, every: Duration, sender: &Sender<Message>) {
     let mut end = pin!(end_signal());
     loop {
         let next = async {
             tokio::time::sleep(every).await;
             let error = live.refresh().await.err();
-            View::new(&live, error.map(|error| error.to_string()))
+            View::new(&live, &names, error.map(|error| error.to_string()))
         };
         let message = match select(pin!(next), end.as_mut()).await {
             Either::Left((view, _)) => Message::View(view),
@@ -156,11 +157,8 @@ async fn end_signal() {
 }
 
 impl View {
-    fn new(live: &TopKeys, error: Option<String>) -> Self {
-        let rows = live.rankings().iter().flat_map(Ranking::best).map(|found| {
-            let name = &found.name;
-            [vec![name.written.as_str().into(), name.gate.as_str().into()], cells(found)].concat()
-        });
+    fn new(live: &TopKeys, names: &GateNames, error: Option<String>) -> Self {
+        let rows = live.rankings().iter().flat_map(Ranking::best).map(|found| state::row(found, names));
         Self { rows: rows.collect(), keys_read: live.keys_read(), last_round: live.last_round(), error }
     }
 

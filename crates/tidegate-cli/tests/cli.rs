@@ -10,6 +10,7 @@ mod deployment;
 mod docs;
 mod failing;
 mod from_env;
+mod gate_names;
 mod hostile;
 mod in_flight;
 mod malformed;

@@ -74,15 +74,14 @@ impl AuditedChanges {
         Self { service, changes, tracker, log }
     }
 
-    /// Returns the gate that an operator names: by its own name, or by the path or name of an active rule.
+    /// Returns the gate that an operator names: by its own name, or by its readable name or the path or name of an active rule.
     ///
     /// # Errors
     ///
     /// If several rules have the name.
     pub(crate) fn gate(&self, name: &str) -> Result<ChangedGate, Error> {
         let rules = self.service.rules();
-        let named = rules.rules().named(name).into_iter();
-        ChangedGate::named(name, named.map(|rule| (rule.gate_name(), rule.quota())))
+        ChangedGate::named(name, rules.rules().gates_named(name).into_iter().map(ChangedGate::from))
     }
 
     /// Makes a change, and records it in the audit log with its result.

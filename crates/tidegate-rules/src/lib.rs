@@ -31,6 +31,7 @@ mod reader;
 mod regex_like;
 mod reloading;
 mod rule;
+mod rule_gate;
 mod schema;
 mod timed_reader;
 mod tree;
@@ -47,6 +48,7 @@ pub use self::limiter::{ChargedDenials, Mode, Plan, PlannedCheck, RulesGrant, Ru
 pub use self::load::{Loader, Rules};
 pub use self::reloading::{Need, Reload, ReloadingRules};
 pub use self::rule::Rule;
+pub use self::rule_gate::RuleGate;
 pub use self::schema::schema;
 
 /// The guide: limits from files. [`tidegate::guide`] has the pages about the limiter.

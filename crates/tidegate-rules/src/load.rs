@@ -1,5 +1,6 @@
 //! Loads rules from files.
 
+use std::iter;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use super::descriptor::Descriptor;
 use super::files::FilesRead;
 use super::mapping::Mapping;
 use super::rule::Rule;
+use super::rule_gate::RuleGate;
 use crate::files::SourceFile;
 
 /// Valid rules, loaded from files or text. Cheap to clone.
@@ -132,13 +134,29 @@ impl Rules {
 
 /// # Using rules
 impl Rules {
-    /// Returns the rules that an operator means by a name: the one with this [gate](Rule::gate_name), otherwise all with
-    /// this path or name. Gates are unique, paths and names need not be.
+    /// Iterates over the gates of all rules and of their candidates, in the order of the files.
+    pub fn gates(&self) -> impl Iterator<Item = RuleGate<'_>> {
+        let both = |(rule, name)| iter::once(RuleGate::of(rule, name)).chain(RuleGate::of_candidate(rule));
+        self.with_gate_names().flat_map(both)
+    }
+
+    /// Returns the gates that an operator means by a name: the one with this [name](RuleGate::name), otherwise all whose
+    /// [readable name](RuleGate::readable_name), rule's path or rule's name it is. Only the first is unique.
+    ///
+    /// ```
+    /// use tidegate_rules::Rules;
+    ///
+    /// let text = "{domain: api, descriptors: [{key: path, value: /login, rate_limit: 5/min}]}";
+    /// let rules = Rules::parse("api.yaml", text)?;
+    /// let found = rules.gates_named("api / path=/login");
+    /// assert_eq!(found[0].name(), rules.gates_named("api.path_/login")[0].name());
+    /// # Ok::<(), tidegate_rules::ConfigErrors>(())
+    /// ```
     #[must_use]
-    pub fn named(&self, name: &str) -> Vec<&Rule> {
-        match self.iter().find(|rule| rule.gate_name() == name) {
-            Some(rule) => vec![rule],
-            None => self.iter().filter(|rule| rule.path() == name || rule.name() == Some(name)).collect(),
+    pub fn gates_named(&self, name: &str) -> Vec<RuleGate<'_>> {
+        match self.gates().find(|gate| gate.name() == name) {
+            Some(gate) => vec![gate],
+            None => self.gates().filter(|gate| gate.is_called(name)).collect(),
         }
     }
 

@@ -1,11 +1,13 @@
 //! A rule: its position in the file, its limit, and the name and keys of its counts.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 use std::sync::Arc;
 
 use ipnet::IpNet;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
+use tidegate::admin::visible;
 use tidegate::{Ban, Lease, OnFailure, Quota};
 
 use super::descriptor::Descriptor;
@@ -91,16 +93,23 @@ impl Pattern {
         matches!(self, Self::Prefix(_) | Self::Wildcard(_) | Self::Network(_))
     }
 
-    /// Appends the pattern as shown in a path: `_login`, `_api*`, or nothing.
-    fn append(&self, out: &mut String) {
-        // Writing to a String cannot fail.
-        let _ = match self {
-            Self::Exact(value) => write!(out, "_{value}"),
-            Self::Prefix(prefix) => write!(out, "_{prefix}*"),
-            Self::Wildcard(wildcard) => write!(out, "_{}", wildcard.text()),
-            Self::Network(network) => write!(out, "_{network}"),
-            Self::Any => Ok(()),
-        };
+    /// Returns the pattern as shown in a path: `login`, `api*`; `None` if it matches every value.
+    fn text(&self) -> Option<Cow<'_, str>> {
+        match self {
+            Self::Exact(value) => Some(Cow::Borrowed(value)),
+            Self::Prefix(prefix) => Some(Cow::Owned(format!("{prefix}*"))),
+            Self::Wildcard(wildcard) => Some(Cow::Borrowed(wildcard.text())),
+            Self::Network(network) => Some(Cow::Owned(network.to_string())),
+            Self::Any => None,
+        }
+    }
+
+    /// Appends the pattern after a separator, unless it matches every value.
+    fn append(&self, separator: char, out: &mut String) {
+        if let Some(text) = self.text() {
+            out.push(separator);
+            out.push_str(&text);
+        }
     }
 }
 
@@ -139,6 +148,19 @@ impl Rule {
     #[must_use]
     pub fn shown(&self) -> &Arc<str> {
         self.settings.name.as_ref().unwrap_or(&self.path)
+    }
+
+    /// Returns the name of the rule for people: its domain and descriptors, such as `api / path=/login / user`. Characters
+    /// that are invisible or control a terminal are escaped. Different rules can share it, unlike a [gate](Self::gate_name).
+    #[must_use]
+    pub fn readable_name(&self) -> String {
+        let mut name = self.domain.to_string();
+        for step in &self.steps {
+            name.push_str(" / ");
+            name.push_str(&step.key);
+            step.pattern.append('=', &mut name);
+        }
+        visible(&name).into_owned()
     }
 
     /// Returns the limit of a tier. For a tier that the rule does not name, and for `None`, it is the limit of
@@ -335,7 +357,7 @@ impl Rule {
         for step in steps {
             path.push('.');
             path.push_str(&step.key);
-            step.pattern.append(&mut path);
+            step.pattern.append('_', &mut path);
         }
         let (steps, path) = (steps.into(), path.into());
         Self { domain, steps, settings, marks, file, line, path }
@@ -379,7 +401,7 @@ impl Rule {
                 true => {
                     let _ = write!(name, "_{}", String::from_utf8_lossy(value));
                 }
-                false => step.pattern.append(&mut name),
+                false => step.pattern.append('_', &mut name),
             }
         }
         Some(name)

@@ -114,8 +114,7 @@ impl Changes {
         let is_of_quota = matches!(action, Action::Block { .. } | Action::Override { .. });
         if is_of_quota && gate.is_in_rules && gate.quota.is_none() && !force {
             return Err(Refusal::NoEffect(format!(
-                "the rule of gate `{}` has no quota: it allows or denies every request; nothing changed",
-                gate.name
+                "the rule of gate `{gate}` has no quota: it allows or denies every request; nothing changed"
             )));
         }
         match self.inspector {
@@ -180,7 +179,7 @@ impl Changes {
             Action::Unblock { key } => {
                 let has_block = states.found.iter().any(Found::is_blocked);
                 let is_nothing = !has_block && states.with_denials.is_empty();
-                is_nothing.then(|| format!("{key} is not blocked at {}", gate.name))
+                is_nothing.then(|| format!("{key} is not blocked at {gate}"))
             }
             _ => None,
         })
@@ -307,8 +306,7 @@ impl Changes {
         let kind =
             if quota.is_in_flight() { "a limit in flight" } else { "a rate, and not a limit in flight" };
         Err(Refusal::NoEffect(format!(
-            "{} {own}, and {quota} is {kind}: services would ignore it; nothing changed",
-            gate.name
+            "{gate} {own}, and {quota} is {kind}: services would ignore it; nothing changed"
         )))
     }
 }

@@ -1,6 +1,5 @@
 //! A change that an operator asks for.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -28,6 +27,8 @@ pub struct Change {
 pub struct ChangedGate {
     /// Its name; empty for [`Action::Forget`], which is of all gates.
     pub name: String,
+    /// Its name for people, if a rule has one for it.
+    pub readable: Option<String>,
     /// Whether a rule of the caller has the gate.
     pub is_in_rules: bool,
     /// The quota of that rule; `None` for a rule that allows or denies every request.
@@ -70,26 +71,33 @@ pub enum GivenKey {
 }
 
 impl ChangedGate {
-    /// Returns the gate that an operator names. `rules` are the caller's rules that have this gate, path or name: for each
-    /// its gate, and its quota. Without any, the gate is not of the rules.
+    /// Returns the gate that an operator means by `name`: the only one of `found`, which are those of the caller's rules
+    /// with this name. Without any, the gate is not of the rules.
     ///
     /// # Errors
     ///
-    /// [`Error::is_config`] if several rules have the name.
-    pub fn named(
-        name: &str,
-        rules: impl IntoIterator<Item = (String, Option<Quota>)>,
-    ) -> Result<Self, Error> {
-        let gates: BTreeMap<String, Option<Quota>> = rules.into_iter().collect();
-        if gates.len() > 1 {
-            let (count, names) = (gates.len(), listed(gates.keys().map(String::as_str)));
-            let text = format!("{count} rules have the name `{name}`: give one of their gates: {names}");
-            return Err(Error::config(text));
+    /// [`Error::is_config`] if several gates have the name.
+    pub fn named(name: &str, found: impl IntoIterator<Item = Self>) -> Result<Self, Error> {
+        let mut found: Vec<Self> = found.into_iter().collect();
+        match found.pop() {
+            None => Ok(Self { name: name.to_owned(), ..Self::default() }),
+            Some(only) if found.is_empty() => Ok(only),
+            Some(last) => {
+                let names = listed(found.iter().chain([&last]).map(|gate| &*gate.name));
+                let text = format!(
+                    "{} rules have the name `{name}`: give one of their gates: {names}",
+                    found.len() + 1
+                );
+                Err(Error::config(text))
+            }
         }
-        Ok(match gates.into_iter().next() {
-            Some((name, quota)) => Self { name, is_in_rules: true, quota },
-            None => Self { name: name.to_owned(), ..Self::default() },
-        })
+    }
+}
+
+/// Displays as its name for people, if it has one.
+impl fmt::Display for ChangedGate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.readable.as_deref().unwrap_or(&self.name))
     }
 }
 

@@ -45,7 +45,7 @@ impl Program {
     pub(crate) fn command<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Command {
         let mut command = Command::new(PATH);
         command.args(args).stdin(Stdio::null()).env_remove("NO_COLOR");
-        command.env_remove("TIDEGATE_REDIS_PASSWORD");
+        command.env_remove("TIDEGATE_REDIS_PASSWORD").env_remove("TIDEGATE_RULES");
         command.env("TIDEGATE_REDIS_URL", &self.url).env("TIDEGATE_NAMESPACE", &self.namespace);
         command
     }

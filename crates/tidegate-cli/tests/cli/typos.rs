@@ -153,7 +153,7 @@ async fn block_at_an_unknown_gate_changes_nothing_and_names_the_known_gates() {
 
     let file = File::new("unknown", RULES);
     let block = ["block", "user:43", "--gate", "Logins", "--for", "1h", "--yes", "--rules", file.path()];
-    program.run(block).assert(0, &["user:43 is blocked at auth.auth_type-login for 1h"]);
+    program.run(block).assert(0, &["user:43 is blocked at auth / auth_type=login for 1h"]);
     let stored = ["block", "%hmac=00", "--stored", "--gate", "login", "--for", "1h", "--yes"];
     program.run(with(&stored, &BUCKET)).assert(2, &["no state of %hmac=00 at login"]);
 }
@@ -166,17 +166,23 @@ async fn switch_and_override_accept_the_name_or_path_of_a_rule() {
     let switch = |gate: &str, code: i32, texts: &[&str]| {
         program.run(["switch", gate, "shadow", "--rules", file.path(), "--yes"]).assert(code, texts);
     };
-    for name in ["Logins", "auth.auth_type_login", "auth.auth_type-login"] {
-        switch(name, 0, &["auth.auth_type-login is switched shadow"]);
+    for name in ["Logins", "auth.auth_type_login", "auth.auth_type-login", "auth / auth_type=login"] {
+        switch(name, 0, &["auth / auth_type=login is switched shadow"]);
     }
-    switch("auth.free", 0, &["auth.free is switched shadow"]);
-    switch("Login", 2, &["no rule has the gate, path or name `Login`; did you mean `Logins`?", "auth.free"]);
-    switch("Twice", 2, &["2 rules have the name `Twice`", "auth.auth_type-reset, auth.auth_type-signup"]);
+    switch("auth.free", 0, &["auth / free is switched shadow"]);
+    switch(
+        "Login",
+        2,
+        &["no rule has the gate, path or name `Login`; did you mean `Logins`?", "auth / free"],
+    );
+    switch("Twice", 2, &["2 rules have the name `Twice`", "auth.auth_type-signup, auth.auth_type-reset"]);
     let set = ["override", "ada", "--gate", "Logins", "--rules", file.path(), "--yes"];
     program
         .run(with(&set, &["--for", "1h", "--token-bucket", "9", "--rate", "9/h"]))
-        .assert(0, &["ada at auth.auth_type-login has the quota 9/h burst 9 for 1h"]);
-    program.run(with(&set, &["--end"])).assert(0, &["ada at auth.auth_type-login has the gate's own quota"]);
+        .assert(0, &["ada at auth / auth_type=login has the quota 9/h burst 9 for 1h"]);
+    program
+        .run(with(&set, &["--end"]))
+        .assert(0, &["ada at auth / auth_type=login has the gate's own quota"]);
     program.run(with(&set, &["--for", "1h"])).assert(0, &["2/h burst 2"]);
     let check = ["check", "bob", "--rules", file.path(), "--gate"];
     assert_eq!(program.json(0, &with(&check, &["Logins"]))["gate"], "auth.auth_type-login");
@@ -280,7 +286,7 @@ async fn peek_of_a_blocked_key_tells_until_when() {
     assert_eq!(reply["notes"], json!([]));
     rule.block("", HOUR).await.unwrap();
     let ran = program.run(peek);
-    ran.assert(1, &["denied", "is blocked at auth.auth_type-login for 59m"]);
+    ran.assert(1, &["denied", "is blocked at auth / auth_type=login for 59m"]);
 }
 
 #[tokio::test]

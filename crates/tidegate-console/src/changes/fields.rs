@@ -237,7 +237,7 @@ mod tests {
     }
 
     fn of_rule(quota: Quota) -> ChangedGate {
-        ChangedGate { name: "d.user".to_owned(), is_in_rules: true, quota: Some(quota) }
+        ChangedGate { name: "d.user".to_owned(), readable: None, is_in_rules: true, quota: Some(quota) }
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! The gates that the rules define, by their names.
 
+use std::any::Any;
 use std::collections::HashMap;
 
+use askama::Values;
 use tidegate::{Ban, Override, Switch};
-use tidegate_rules::{Limit, Rule, RulesLimiter};
+use tidegate_rules::{Limit, RuleGate, RulesLimiter};
 
 use super::display;
 
@@ -25,6 +27,8 @@ pub(super) struct GateFacts {
     /// Without a switch.
     pub(super) denied: Denied,
     pub(super) origin: Origin,
+    /// The name that is shown.
+    pub(super) readable: String,
     /// The path of the rule.
     pub(super) path: String,
     pub(super) ban: Option<Ban>,
@@ -74,21 +78,12 @@ impl Catalog {
     pub(super) fn new(rules: &RulesLimiter) -> Self {
         let rules = rules.rules();
         let files: Vec<&str> = rules.sources().map(|(name, _)| name).collect();
-        let mut gates = HashMap::new();
-        for rule in rules.iter() {
-            let (file, line) = rule.origin();
-            let origin = Origin::new(&files, file, line);
-            if let Some(candidate) = rule.candidate() {
-                let quota = format!("{}; candidate: denies nothing", candidate);
-                let facts = facts(rule, quota, Some(candidate.limit()), false, origin.clone());
-                gates.insert(rule.candidate_gate_name(), GateFacts { denied: SHADOW, ..facts });
-            }
-            // Redis does not store the tier of a key.
-            let units = rule.quota().filter(|_| !rule.has_tiers()).map(|quota| quota.limit());
-            let denies_all = matches!(rule.limit(None), Limit::DenyAll(_)) && !rule.is_shadow();
-            gates.insert(rule.gate_name(), facts(rule, display::rule(rule), units, denies_all, origin));
-        }
-        Self(gates)
+        Self(rules.gates().map(|gate| (gate.name().to_owned(), GateFacts::new(&gate, &files))).collect())
+    }
+
+    /// Returns the name that is shown for a gate: that of its rule, if it has one.
+    pub(super) fn shown<'n>(&'n self, gate: &'n str) -> &'n str {
+        self.get(gate).map_or(gate, |facts| &facts.readable)
     }
 
     pub(super) fn get(&self, gate: &str) -> Option<&GateFacts> {
@@ -140,13 +135,39 @@ impl Catalog {
     }
 }
 
-fn facts(rule: &Rule, quota: String, limit: Option<u64>, denies_all: bool, origin: Origin) -> GateFacts {
-    let denied = match (rule.is_shadow(), rule.is_quota()) {
-        (true, _) => SHADOW,
-        (_, true) => Denied::Nothing("in quota mode, another quota can admit the request"),
-        _ => Denied::OverLimit,
-    };
-    GateFacts { quota, limit, denies_all, denied, origin, path: rule.path().to_owned(), ban: rule.ban() }
+impl GateFacts {
+    fn new(gate: &RuleGate<'_>, files: &[&str]) -> Self {
+        let (rule, (file, line)) = (gate.rule(), gate.rule().origin());
+        let is_candidate = gate.is_candidate();
+        let quota = match gate.quota() {
+            Some(quota) if is_candidate => format!("{quota}; candidate: denies nothing"),
+            _ => display::rule(rule),
+        };
+        let denied = match (is_candidate || rule.is_shadow(), rule.is_quota()) {
+            (true, _) => SHADOW,
+            (_, true) => Denied::Nothing("in quota mode, another quota can admit the request"),
+            _ => Denied::OverLimit,
+        };
+        // Redis does not store the tier of a key.
+        let limited = gate.quota().filter(|_| is_candidate || !rule.has_tiers());
+        Self {
+            quota,
+            limit: limited.map(|quota| quota.limit()),
+            denies_all: matches!(rule.limit(None), Limit::DenyAll(_)) && !is_candidate && !rule.is_shadow(),
+            denied,
+            origin: Origin::new(files, file, line),
+            readable: gate.readable_name(),
+            path: rule.path().to_owned(),
+            ban: rule.ban(),
+        }
+    }
+}
+
+/// For the filter `readable` of all templates.
+impl Values for Catalog {
+    fn get_value<'v>(&'v self, _: &str) -> Option<&'v dyn Any> {
+        Some(self)
+    }
 }
 
 /// Returns the switch of a gate, by these overrides.

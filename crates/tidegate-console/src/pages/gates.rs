@@ -62,6 +62,7 @@ impl Gates {
             let facts = catalog.get(name);
             let texts = [
                 Some(*name),
+                facts.map(|it| &*it.readable),
                 facts.map(|it| &*it.path),
                 facts.map(|it| &*it.quota),
                 facts.map(|it| &*it.origin.text),

@@ -57,9 +57,10 @@ struct Common {
 impl Common {
     async fn new(readings: &SharedReadings, identity: &Identity) -> Self {
         let (hour, overrides) = tokio::join!(readings.hour(), readings.overrides());
-        let firing = firing(&readings.condition_inputs(&hour, &overrides));
+        let catalog = Catalog::new(&readings.service().rules());
+        let firing = firing(&readings.condition_inputs(&hour, &overrides, &catalog));
         let frame = Frame { firing, ..frame(readings, identity) };
-        Self { hour, overrides, catalog: Catalog::new(&readings.service().rules()), frame }
+        Self { hour, overrides, catalog, frame }
     }
 
     fn hour(&self) -> Result<&Hour, &str> {
@@ -87,12 +88,12 @@ fn frame(readings: &SharedReadings, identity: &Identity) -> Frame {
     }
 }
 
-fn page(template: &impl Template) -> Response {
-    page_with(StatusCode::OK, template)
+fn page(template: &impl Template, catalog: &Catalog) -> Response {
+    page_with(StatusCode::OK, template, catalog)
 }
 
-fn page_with(status: StatusCode, template: &impl Template) -> Response {
-    match template.render() {
+fn page_with(status: StatusCode, template: &impl Template, catalog: &Catalog) -> Response {
+    match template.render_with_values(catalog) {
         Ok(html) => (status, Html(html)).into_response(),
         Err(error) => {
             let text = format!("cannot render the page: {error}");
@@ -115,12 +116,12 @@ async fn live(readings: &SharedReadings, common: &Common) -> Live {
 pub(super) async fn overview(State(state): State<PagesState>, Viewer(identity): Viewer) -> Response {
     let common = Common::new(&state.readings, &identity).await;
     let live = live(&state.readings, &common).await;
-    page(&Overview::new(common.frame, live))
+    page(&Overview::new(common.frame, live), &common.catalog)
 }
 
 pub(super) async fn overview_live(State(state): State<PagesState>, Viewer(identity): Viewer) -> Response {
     let common = Common::new(&state.readings, &identity).await;
-    page(&OverviewLive { live: live(&state.readings, &common).await })
+    page(&OverviewLive { live: live(&state.readings, &common).await }, &common.catalog)
 }
 
 pub(super) async fn gates(
@@ -130,7 +131,9 @@ pub(super) async fn gates(
 ) -> Response {
     let common = Common::new(&state.readings, &identity).await;
     let (search, at) = (text(&parameters, "q"), number(&parameters, "page"));
-    page(&Gates::new(common.frame.clone(), common.hour(), common.overrides(), &common.catalog, search, at))
+    let Common { frame, catalog, .. } = &common;
+    let gates = Gates::new(frame.clone(), common.hour(), common.overrides(), catalog, search, at);
+    page(&gates, catalog)
 }
 
 pub(super) async fn gate(
@@ -144,7 +147,7 @@ pub(super) async fn gate(
     let Common { frame, catalog, .. } = &common;
     let gate = GatePage::new(frame.clone(), name, &rules, common.hour(), common.overrides(), &log, catalog);
     let status = if gate.is_known() { StatusCode::OK } else { StatusCode::NOT_FOUND };
-    page_with(status, &gate)
+    page_with(status, &gate, catalog)
 }
 
 async fn lists(state: &PagesState, common: &Common, gate: &str) -> Result<Lists, String> {
@@ -167,7 +170,7 @@ pub(super) async fn keys(
     let common = Common::new(&state.readings, &identity).await;
     let gate = text(&parameters, "gate");
     let lists = lists(&state, &common, gate).await;
-    page(&Keys::new(common.frame, gate, lists))
+    page(&Keys::new(common.frame, gate, lists), &common.catalog)
 }
 
 pub(super) async fn keys_live(
@@ -176,7 +179,7 @@ pub(super) async fn keys_live(
     parameters: PageParameters,
 ) -> Response {
     let common = Common::new(&state.readings, &identity).await;
-    page(&KeysLive { lists: lists(&state, &common, text(&parameters, "gate")).await })
+    page(&KeysLive { lists: lists(&state, &common, text(&parameters, "gate")).await }, &common.catalog)
 }
 
 /// Returns the key that the parameters name: by a stored form, or by its text. A stored form can be empty; a text cannot,
@@ -218,7 +221,8 @@ pub(super) async fn key(
         }
     };
     let history = history::audit_entries(&state.changes.log).await;
-    page(&KeyPage::new(common.frame.clone(), &key, &search, common.overrides(), history, &common.catalog))
+    let Common { frame, catalog, .. } = &common;
+    page(&KeyPage::new(frame.clone(), &key, &search, common.overrides(), history, catalog), catalog)
 }
 
 /// Returns the audit log for these overrides: empty without overrides, and if it cannot be read.
@@ -239,7 +243,8 @@ pub(super) async fn overrides(
         common.overrides.as_deref().map_err(|error| format!("The overrides cannot be read: {error}"));
     let (gate, at) = (text(&parameters, "gate"), number(&parameters, "page"));
     let log = log_of(&state, common.overrides()).await;
-    page(&Overrides::new(common.frame.clone(), overrides, &log, common.catalog.first_names(), gate, at))
+    let Common { frame, catalog, .. } = &common;
+    page(&Overrides::new(frame.clone(), overrides, &log, catalog.first_names(), gate, at), catalog)
 }
 
 pub(super) async fn rules(
@@ -251,7 +256,7 @@ pub(super) async fn rules(
     let (rules, reload) =
         (state.readings.service().rules(), state.readings.service().reloading().last_reload());
     let (file, line) = (number(&parameters, "file"), number(&parameters, "line"));
-    page(&RulesPage::new(common.frame, &rules, reload.as_deref(), file, line))
+    page(&RulesPage::new(common.frame, &rules, reload.as_deref(), file, line), &common.catalog)
 }
 
 pub(super) async fn explain(
@@ -263,12 +268,13 @@ pub(super) async fn explain(
     let [domain, descriptor, request, headers, ip] =
         ["domain", "descriptor", "request", "headers", "ip"].map(|name| text(&parameters, name).to_owned());
     let question = Question { domain, descriptor, request, headers, ip };
-    page(&ExplainPage::new(common.frame, &state.readings.service().rules(), question))
+    let explain = ExplainPage::new(common.frame, &state.readings.service().rules(), question);
+    page(&explain, &common.catalog)
 }
 
 pub(super) async fn health(State(state): State<PagesState>, Viewer(identity): Viewer) -> Response {
     let common = Common::new(&state.readings, &identity).await;
     let own = state.readings.own_health().await;
-    let inputs = state.readings.condition_inputs(&common.hour, &common.overrides);
-    page(&HealthPage::new(common.frame, &inputs, own))
+    let inputs = state.readings.condition_inputs(&common.hour, &common.overrides, &common.catalog);
+    page(&HealthPage::new(common.frame.clone(), &inputs, own), &common.catalog)
 }

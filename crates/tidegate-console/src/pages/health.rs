@@ -5,6 +5,7 @@ use std::time::Duration;
 use askama::Template;
 use tidegate::Override;
 
+use super::catalog::Catalog;
 use super::frame::{Frame, Tab};
 use super::{filters, runbook};
 use crate::pages::display::{self, IN_MEMORY};
@@ -64,6 +65,8 @@ const MAX_NAMED: usize = 5;
 
 /// What the conditions are decided by.
 pub(in crate::pages) struct ConditionInputs<'i> {
+    /// The names that are shown for gates.
+    pub(in crate::pages) catalog: &'i Catalog,
     pub(in crate::pages) hour: Result<&'i Hour, &'i str>,
     /// The overrides, or why they are not known.
     pub(in crate::pages) overrides: Result<&'i [Override], String>,
@@ -130,7 +133,7 @@ fn of(alert: &str, inputs: &ConditionInputs<'_>) -> EntryState {
                 "The figures are from {}, before Redis stopped answering.",
                 display::clock(stale.read_unix_s)
             )),
-            (_, Ok(hour)) => of_figures(alert, hour),
+            (_, Ok(hour)) => of_figures(alert, hour, inputs.catalog),
             (_, Err(why)) => EntryState::Unknown(why.to_owned()),
         },
         _ => EntryState::Unknown("Its figures are only in Prometheus: see alerts.yml.".to_owned()),
@@ -143,7 +146,7 @@ fn switched(inputs: &ConditionInputs<'_>) -> EntryState {
         Err(error) => return EntryState::Unknown(format!("The overrides cannot be read: {error}")),
     };
     let switches = overrides.iter().filter(|entry| matches!(entry, Override::Switch { .. }));
-    let gates: Vec<&str> = switches.map(Override::gate).collect();
+    let gates: Vec<&str> = switches.map(|entry| inputs.catalog.shown(entry.gate())).collect();
     match gates.is_empty() {
         true => EntryState::Quiet("No gate is switched.".to_owned()),
         false => EntryState::Fires(format!(
@@ -153,7 +156,7 @@ fn switched(inputs: &ConditionInputs<'_>) -> EntryState {
     }
 }
 
-fn of_figures(alert: &str, hour: &Hour) -> EntryState {
+fn of_figures(alert: &str, hour: &Hour, catalog: &Catalog) -> EntryState {
     let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
     match alert {
         "TidegateBreakerOpen" => {
@@ -172,7 +175,10 @@ fn of_figures(alert: &str, hour: &Hour) -> EntryState {
                 fallback.saturating_mul(20) > sum(&mut gate.sources_now.values().copied())
             };
             gates(
-                hour.gates.iter().filter(|(_, gate)| without_redis(gate)).map(|(name, _)| &**name),
+                hour.gates
+                    .iter()
+                    .filter(|(_, gate)| without_redis(gate))
+                    .map(|(name, _)| catalog.shown(name)),
                 "More than one in twenty decisions of the last minute without Redis",
                 "Redis makes nearly all decisions, or they need none.",
             )
@@ -195,6 +201,7 @@ fn of_figures(alert: &str, hour: &Hour) -> EntryState {
         "TidegateDeniesMuch" => {
             let since = |(name, gate): (&String, &GateHour)| {
                 let since = display::clock(hour.denies_most_since(gate, minutes(10))?);
+                let name = catalog.shown(name);
                 Some(format!("{name}: denied more than half of its checks since {since}"))
             };
             let denying: Vec<String> = hour.gates.iter().filter_map(since).collect();
@@ -267,7 +274,8 @@ mod tests {
     }
 
     fn inputs<'h>(hour: Result<&'h Hour, &'static str>, redis: RedisState) -> ConditionInputs<'h> {
-        ConditionInputs { hour, overrides: Ok(&[]), reload_error: None, redis }
+        let catalog = Box::leak(Box::new(Catalog::default()));
+        ConditionInputs { catalog, hour, overrides: Ok(&[]), reload_error: None, redis }
     }
 
     fn firing(hour: Result<&Hour, &'static str>) -> Vec<String> {
@@ -299,6 +307,7 @@ mod tests {
     #[test]
     fn entries_without_figures_are_unknown() {
         let inputs = ConditionInputs {
+            catalog: &Catalog::default(),
             hour: Err("no Redis"),
             overrides: Err("no Redis".to_owned()),
             reload_error: Some("a.yaml:1:1: wrong\nmore".to_owned()),

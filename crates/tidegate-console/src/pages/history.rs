@@ -5,6 +5,7 @@ use std::time::Duration;
 use tidegate::Ban;
 use tidegate::admin::{AuditEntry, AuditRecord, Inspector, human};
 
+use super::catalog::Catalog;
 use super::display;
 use crate::audit::{AuditLog, now_ms};
 
@@ -24,9 +25,9 @@ pub(super) struct Event {
 }
 
 impl Event {
-    pub(super) fn new(entry: &AuditEntry) -> Self {
+    pub(super) fn new(entry: &AuditEntry, catalog: &Catalog) -> Self {
         let record = &entry.record;
-        let what = [&*record.verb, &record.gate, &record.detail, &record.result];
+        let what = [&*record.verb, catalog.shown(&record.gate), &record.detail, &record.result];
         let what = what.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ");
         Self {
             when: display::date_and_time(entry.unix_ms / 1_000),

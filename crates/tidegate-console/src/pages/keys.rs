@@ -142,7 +142,7 @@ impl KeyPage {
             written: key.written.first().map(|form| stored_key::redacted(form)).unwrap_or_default(),
             form: key.form.clone(),
             is_known: key.bytes.is_some(),
-            switches: switches_of(overrides, &search.found),
+            switches: switches_of(overrides, &search.found, catalog),
             states: search.found.iter().map(state).collect(),
             denials: search
                 .denials
@@ -161,7 +161,7 @@ impl KeyPage {
                 .collect(),
             history: history.map(|entries| {
                 let of_key = entries.iter().filter(|entry| key.written.contains(&entry.record.key));
-                of_key.take(MAX_EVENTS).map(Event::new).collect()
+                of_key.take(MAX_EVENTS).map(|entry| Event::new(entry, catalog)).collect()
             }),
             gates: catalog.first_names(),
         }
@@ -169,14 +169,15 @@ impl KeyPage {
 }
 
 /// Returns what switches do with checks of a key: of all gates that deny every check, and of those with a state of the key.
-fn switches_of(overrides: &[Override], found: &[Found]) -> Vec<String> {
+fn switches_of(overrides: &[Override], found: &[Found], catalog: &Catalog) -> Vec<String> {
     let has_state = |gate: &str| found.iter().any(|found| found.name.gate == gate);
     let sentence = |entry: &Override| match entry {
         Override::Switch { gate, switch: Switch::Closed, .. } => {
+            let gate = catalog.shown(gate);
             Some(format!("{gate} is switched closed: every check of this key there is denied."))
         }
         Override::Switch { gate, switch, .. } if has_state(gate) => {
-            Some(format!("{gate} is {}.", display::switch_effect(switch)))
+            Some(format!("{} is {}.", catalog.shown(gate), display::switch_effect(switch)))
         }
         _ => None,
     };

@@ -124,7 +124,8 @@ impl Live {
         let total = hour.total();
         let denying = Denying::all(hour, readings.overrides, readings.catalog);
         let Headline { verdict, headline, note } = Headline::new(&readings, hour, &denying);
-        let names: Vec<&str> = denying.iter().take(3).map(|gate| &*gate.name).collect();
+        let names: Vec<&str> =
+            denying.iter().take(3).map(|gate| readings.catalog.shown(&gate.name)).collect();
         let summary = match names.is_empty() {
             true => headline.clone(),
             false => format!("{headline}: {}", names.join(", ")),

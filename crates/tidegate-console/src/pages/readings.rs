@@ -110,9 +110,11 @@ impl SharedReadings {
         &self,
         hour: &'i Result<Arc<Hour>, String>,
         overrides: &'i Result<Vec<Override>, Error>,
+        catalog: &'i Catalog,
     ) -> ConditionInputs<'i> {
         let reload = self.0.service.reloading().last_reload();
         ConditionInputs {
+            catalog,
             hour: hour.as_deref().map_err(|why| &**why),
             overrides: overrides.as_deref().map_err(ToString::to_string),
             reload_error: reload.and_then(|reload| reload.result().err().map(ToString::to_string)),

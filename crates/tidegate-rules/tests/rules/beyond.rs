@@ -243,6 +243,49 @@ descriptors:
 }
 
 #[test]
+fn gate_is_found_by_each_of_its_names_and_shown_by_its_rule() {
+    let text = "
+domain: api
+descriptors:
+  - { key: path, value: /login, descriptors: [{ key: user, rate_limit: 5/min }] }
+  - { key: path, value: '/v1/*', rate_limit: { name: Versioned, unit: day, requests_per_unit: 9, candidate: { requests_per_unit: 3 } } }
+  - { key: path, value: \"a\\u202e\", rate_limit: 1/day }
+  - { key: ip, networks: [10.0.0.0/8], rate_limit: 1/day }
+";
+    let rules = Rules::parse("api.yaml", text).unwrap();
+    let names: Vec<String> = rules.gates().map(|gate| gate.readable_name()).collect();
+    let expected = [
+        "api / path=/login / user",
+        "api / path=/v1/*",
+        "api / path=/v1/* (candidate)",
+        "api / path=a\\u{202e}",
+        "api / ip=10.0.0.0/8",
+    ];
+    assert_eq!(names, expected);
+    for gate in rules.gates() {
+        for name in [gate.name(), &gate.readable_name()] {
+            let found = rules.gates_named(name);
+            assert_eq!(found.len(), 1, "{name}");
+            assert_eq!((found[0].name(), found[0].quota()), (gate.name(), gate.quota()));
+        }
+    }
+    for name in ["Versioned", "api.path_/v1/*"] {
+        let found = rules.gates_named(name);
+        assert_eq!(found.len(), 1, "the candidate is not meant: {name}");
+        assert_eq!(found[0].readable_name(), "api / path=/v1/*");
+    }
+}
+
+#[test]
+fn readable_name_of_two_rules_finds_both() {
+    let text = "{ domain: d, descriptors: [{ key: 'a=b', rate_limit: 1/day }, { key: a, value: b, rate_limit: 1/day }] }";
+    let rules = Rules::parse("d.yaml", text).unwrap();
+    let found: Vec<String> = rules.gates_named("d / a=b").iter().map(|gate| gate.name().to_owned()).collect();
+    assert_eq!(found.len(), 2);
+    assert_ne!(found[0], found[1]);
+}
+
+#[test]
 fn different_rules_have_different_gate_names() {
     let parts = ["a", "b", "a-b", "a_b", "a.b", "A", "ä", "a*", "-", ".", "a.-b", ".-", "_", "b-"];
     let long = "l".repeat(70);

@@ -2,12 +2,18 @@
 
 use std::collections::HashMap;
 
+use tidegate::admin::ChangedGate;
+
 use crate::changes::ChangeFields;
 use crate::pages::{display, stored_key};
 
 /// The values of the form, as an operator has filled it in. A key is always in its stored form.
 #[derive(Clone, Debug, Default)]
-pub(in crate::pages) struct ChangeForm(HashMap<String, String>);
+pub(in crate::pages) struct ChangeForm {
+    values: HashMap<String, String>,
+    /// The name that is shown for the gate, once it is known.
+    shown_gate: Option<String>,
+}
 
 impl ChangeForm {
     /// The fields that the question repeats.
@@ -35,21 +41,27 @@ impl ChangeForm {
             *key = stored_key::encoded(key.as_bytes());
             values.insert("stored".to_owned(), "true".to_owned());
         }
-        Self(values)
+        Self { values, shown_gate: None }
     }
 
-    /// Replaces the name of a rule by the name of its gate, which the pages show and link to.
-    pub(in crate::pages) fn name_gate(&mut self, gate: &str) {
-        self.0.insert("gate".to_owned(), gate.to_owned());
+    /// Replaces the name of a rule by the name of its gate, which the pages link to.
+    pub(in crate::pages) fn name_gate(&mut self, gate: ChangedGate) {
+        self.shown_gate = Some(gate.to_string());
+        self.values.insert("gate".to_owned(), gate.name);
+    }
+
+    /// Returns the gate for people.
+    pub(super) fn shown_gate(&self) -> &str {
+        self.shown_gate.as_deref().unwrap_or_else(|| self.get("gate").trim())
     }
 
     pub(in crate::pages) fn get(&self, name: &str) -> &str {
-        self.0.get(name).map_or("", String::as_str)
+        self.values.get(name).map_or("", String::as_str)
     }
 
     /// Returns the stored form of the key.
     pub(in crate::pages) fn key_form(&self) -> Option<&str> {
-        self.0.get("key").map(String::as_str)
+        self.values.get("key").map(String::as_str)
     }
 
     /// Returns the key for people: its text, or its stored form.
@@ -83,7 +95,7 @@ impl ChangeForm {
     }
 
     pub(super) fn repeated(&self) -> Vec<(&'static str, String)> {
-        Self::NAMES.iter().filter_map(|name| Some((*name, self.0.get(*name)?.clone()))).collect()
+        Self::NAMES.iter().filter_map(|name| Some((*name, self.values.get(*name)?.clone()))).collect()
     }
 
     /// Returns the page to show after the change.

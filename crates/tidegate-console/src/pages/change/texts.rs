@@ -35,7 +35,7 @@ pub(super) const fn consequence(verb: Verb) -> &'static str {
 
 /// Returns the label of the button: what it does.
 pub(super) fn button(verb: Verb, values: &ChangeForm) -> String {
-    let gate = values.get("gate").trim();
+    let gate = values.shown_gate();
     match (verb, values.get("to").trim()) {
         (Verb::Block, _) => format!("Block the key at {gate}"),
         (Verb::Unblock, _) => format!("Unblock the key at {gate}"),
@@ -51,7 +51,7 @@ pub(super) fn button(verb: Verb, values: &ChangeForm) -> String {
 
 /// Returns the question before the change.
 pub(super) fn question(verb: Verb, values: &ChangeForm, detail: &str) -> String {
-    let (key, gate) = (values.shown_key(), values.get("gate").trim());
+    let (key, gate) = (values.shown_key(), values.shown_gate());
     match verb {
         Verb::Block => format!("Block {key} at {gate} {detail}?"),
         Verb::Unblock => format!("Unblock {key} at {gate}?"),

@@ -32,7 +32,8 @@ pub(in crate::pages) async fn change_form(
         return Problem::new(StatusCode::NOT_FOUND, "there is no such change").into_response();
     };
     let common = Common::new(&state.readings, &identity).await;
-    page(&ChangePage::new(common.frame, verb, values, None, common.catalog.first_names()))
+    let Common { frame, catalog, .. } = common;
+    page(&ChangePage::new(frame, verb, values, None, catalog.first_names()), &catalog)
 }
 
 pub(in crate::pages) async fn change(
@@ -45,20 +46,20 @@ pub(in crate::pages) async fn change(
         return Problem::new(StatusCode::NOT_FOUND, "there is no such change").into_response();
     };
     if let Ok(gate) = state.changes.gate(values.get("gate").trim()) {
-        values.name_gate(&gate.name);
+        values.name_gate(gate);
     }
     let readings = &state.readings;
     let Common { frame, catalog, .. } = Common::new(readings, &identity).await;
     let failed = |frame, problem: Problem| {
         let form = ChangePage::new(frame, verb, values.clone(), Some(problem.detail), catalog.first_names());
-        page_with(problem.status, &form)
+        page_with(problem.status, &form, &catalog)
     };
     let fields = values.fields();
     if values.get("confirmed") != "yes" {
         return match state.changes.describe(verb, &fields).await {
             Ok(detail) => {
                 let followers = followers(readings).await;
-                page(&ConfirmPage::new(frame, verb, &values, &detail, followers))
+                page(&ConfirmPage::new(frame, verb, &values, &detail, followers), &catalog)
             }
             Err(problem) => failed(frame, problem),
         };
@@ -73,7 +74,7 @@ pub(in crate::pages) async fn change(
             let done = if effect.has_changed { "Done" } else { "Nothing has changed" };
             let error = audit_error.map(|error| format!(" The audit log has no entry of it: {error}."));
             let message = format!("{done}: {}.{}", effect.result, error.unwrap_or_default());
-            page(&ChangedPage::new(frame, verb, message, next))
+            page(&ChangedPage::new(frame, verb, message, next), &catalog)
         }
         Err(problem) => failed(frame, problem),
     }

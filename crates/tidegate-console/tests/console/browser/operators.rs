@@ -31,7 +31,7 @@ async fn key_that_is_blocked_in_the_browser_is_denied_by_a_linked_library() {
     browser.fill("#for", "15m").await;
     browser.fill("#reason", "abuse of the search").await;
     browser.click("main button.primary").await;
-    browser.sees("Block bob at shop.user for 15m?").await;
+    browser.sees("Block bob at shop / user for 15m?").await;
     assert!(users.peek("bob").await.unwrap().is_allowed(), "nothing changes before the confirmation");
     browser.click("button.danger").await;
     let start = Instant::now();

@@ -36,7 +36,7 @@ async fn change_is_made_only_after_a_confirmation() {
         ("reason", "abuse"),
     ];
     let page = session.post(&console, "/change", &form).await.text().await.unwrap();
-    assert!(page.contains("Block bob at shop.user for 1h?") && page.contains("abuse"), "{page}");
+    assert!(page.contains("Block bob at shop / user for 1h?") && page.contains("abuse"), "{page}");
     assert!(users(&console).peek("bob").await.unwrap().is_allowed());
     let response = session.post(&console, "/change", &[&form[..], &[("confirmed", "yes")]].concat()).await;
     assert_eq!(response.status(), 303);
@@ -159,6 +159,30 @@ async fn change_of_an_unknown_gate_is_not_offered_for_confirmation() {
     assert!(page.contains("Deny all checks of shop.usr") && page.contains("it is ended"), "{page}");
     assert!(!page.contains("autofocus"), "Enter must not confirm: {page}");
     assert!(console.limiter().control().overrides().await.unwrap().is_empty());
+    console.stop().await;
+}
+
+#[tokio::test]
+async fn readable_name_of_a_gate_is_taken_by_a_change_and_shown_in_its_question() {
+    let console = Console::start(RULES).await;
+    let session = Session::begin(&console, OPERATOR).await;
+    let csrf = session.csrf(&console).await;
+    let form = [
+        ("csrf", &*csrf),
+        ("verb", "switch"),
+        ("gate", "shop / user"),
+        ("to", "closed"),
+        ("reason", "a test"),
+    ];
+    let page = session.post(&console, "/change", &form).await.text().await.unwrap();
+    assert!(
+        page.contains("Switch shop / user closed?") && page.contains("Deny all checks of shop / user"),
+        "{page}"
+    );
+    assert!(page.contains("name=\"gate\" value=\"shop.user\""), "the answer names the gate in Redis: {page}");
+    assert_eq!(change(&console, &session, &form[1..4]).await, 303);
+    assert_eq!(console.limiter().control().overrides().await.unwrap()[0].gate(), USERS);
+    assert!(console.page("/overrides", 200).await.contains(">shop / user</a>"));
     console.stop().await;
 }
 

@@ -125,7 +125,26 @@ async fn overview_shows_the_gates_that_deny_and_why() {
     })
     .await;
     let health = console.page("/health", 200).await;
-    assert!(health.contains("Switched now: shop.user") && health.contains("2 entries fire"), "{health}");
+    assert!(health.contains("Switched now: shop / user") && health.contains("2 entries fire"), "{health}");
+    console.stop().await;
+}
+
+#[tokio::test]
+async fn gates_are_shown_by_their_rules_with_their_names_in_redis_beside_them() {
+    let console = Console::start(RULES).await;
+    console.publish(&[USERS], 60, "a/redis=10 d/redis=30");
+    for path in ["/gates", "/gates?q=shop+%2F+user"] {
+        let page = console.page(path, 200).await;
+        let link = format!("<a href=\"/gate?name={USERS}\">shop / user</a>");
+        let stored = format!("<span class=\"soft small mono\">{USERS}</span>");
+        assert!(page.contains(&link) && page.contains(&stored), "{path}: {page}");
+    }
+    assert!(console.page("/gates", 200).await.contains(">shop / path=/search</a>"));
+    let page = console.page("/gate?name=shop.user", 200).await;
+    assert!(page.contains("<h1>shop / user</h1>") && page.contains("Stored as"), "{page}");
+    for path in ["/", "/keys?gate=shop.user", "/explain?domain=shop&descriptor=user=bob"] {
+        assert!(console.page(path, 200).await.contains("shop / user"), "{path}");
+    }
     console.stop().await;
 }
 
@@ -246,7 +265,7 @@ async fn key_page_shows_switches_before_the_state() {
     let console = Console::start(RULES).await;
     console.limiter().control().switch(USERS, Switch::Closed, None).await.unwrap();
     let page = console.page("/key?key=nobody", 200).await;
-    let closed = "shop.user is switched closed: every check of this key there is denied";
+    let closed = "shop / user is switched closed: every check of this key there is denied";
     let (switch, state) = (page.find(closed), page.find("Redis has no state of this key"));
     assert!(switch.is_some() && switch < state, "{page}");
     console.stop().await;
