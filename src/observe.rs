@@ -5,5 +5,7 @@ pub(crate) mod health;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 pub(crate) mod observer;
+#[cfg(any(feature = "metrics", feature = "tracing"))]
+mod readable_names;
 pub(crate) mod trace;
 pub(crate) mod warning;

@@ -106,11 +106,11 @@ fn house_is_within_its_budgets() {
     const FLOORS: usize = 12;
     const PUBLIC_FUNCTIONS: usize = 381;
     const LINES: [(&str, usize); 7] = [
-        ("src", 24_045),
-        ("crates/tidegate-cli/src", 5_010),
+        ("src", 24_090),
+        ("crates/tidegate-cli/src", 5_015),
         ("crates/tidegate-console/src", 3_815),
         ("crates/tidegate-http/src", 5_070),
-        ("crates/tidegate-rules/src", 5_535),
+        ("crates/tidegate-rules/src", 5_550),
         ("crates/tidegate-server/src", 5_735),
         ("lua", 2_390),
     ];

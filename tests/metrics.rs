@@ -60,6 +60,26 @@ async fn each_decision_is_counted_by_gate_outcome_and_source() {
 }
 
 #[tokio::test]
+async fn label_of_a_gate_is_its_readable_name_unless_stored_names_are_set() {
+    for (is_stored, label) in [(false, "api / user"), (true, "api.user")] {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let handle = recorder.handle();
+        let metrics = Metrics::with_recorder(recorder);
+        let metrics = if is_stored { metrics.with_stored_gate_names() } else { metrics };
+        let limiter = Limiter::builder().in_memory().observer(metrics).build().unwrap();
+        limiter.notify(&Event::GateNamed { gate: "api.user", readable: "api / user" });
+        for gate in ["api.user", "in_code"] {
+            assert!(limiter.gate(gate, Quota::fixed_window(1, HOUR)).check("x").await.unwrap().is_allowed());
+        }
+        for label in [label, "in_code"] {
+            let series =
+                format!("tidegate_decisions_total{{gate=\"{label}\",outcome=\"allowed\",source=\"memory\"}}");
+            assert_eq!(value(&handle, &series), 1.0, "{series}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn bans_are_counted_by_gate() {
     let (metrics, handle) = metrics();
     let limiter = Limiter::builder().in_memory().observer(metrics).build().unwrap();

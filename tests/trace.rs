@@ -162,6 +162,22 @@ async fn bans_are_logged_once_a_second_without_the_key() {
     .await;
 }
 
+#[tokio::test]
+async fn gate_of_a_rule_is_logged_by_its_readable_name() {
+    let recorder = Recorder::default();
+    let _subscribed = recorder.subscribe(Level::INFO);
+    let limiter = Limiter::in_memory();
+    limiter.notify(&tidegate::Event::GateNamed { gate: "api.user", readable: "api / user" });
+    let gate = limiter.gate("api.user", QUOTA).ban(Ban::after(1, HOUR));
+    for _ in 0..3 {
+        let _ = gate.check("key").await.unwrap();
+    }
+    assert_eq!(
+        recorder.take(),
+        ["INFO  gate=api / user lasts=3600s left_out=0 message=denials have banned a key"]
+    );
+}
+
 #[test]
 fn rules_that_are_loaded_or_reloaded_are_logged() {
     let recorder = Recorder::default();

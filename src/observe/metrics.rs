@@ -16,7 +16,7 @@
 //!
 //! | label | values |
 //! | --- | --- |
-//! | `gate` | the name of the gate, or of the rule with `tidegate-rules`. Beyond some 16,000 names: `other` |
+//! | `gate` | the name of the gate; of a rule its [readable name](crate::Event::GateNamed), such as `api / user`. Beyond some 16,000 names: `other` |
 //! | `outcome` | `allowed`, `denied`; `shadow_denied`: admitted only because of shadow mode |
 //! | `source` | the component that decided: [`Source`](crate::Source) |
 //! | `kind` | of an error: [`Error::kind`]; of an operator's override: `switch`, `override` |
@@ -92,6 +92,14 @@ impl Metrics {
     #[must_use]
     pub fn with_recorder(recorder: impl Recorder + Send + Sync + 'static) -> Self {
         Self::to(Register::of(recorder))
+    }
+
+    /// Labels gates of rules by their names in Redis, such as `auth.auth_type-login`, for dashboards and alerts that have
+    /// these labels. The next minor version removes the method.
+    #[must_use]
+    pub fn with_stored_gate_names(mut self) -> Self {
+        self.gates.names = None;
+        self
     }
 
     fn to(register: Register) -> Self {
@@ -222,6 +230,7 @@ impl Metrics {
                 self.switches.set(switches as f64);
                 self.overrides.set(overrides as f64);
             }
+            Event::GateNamed { gate, readable } => self.gates.add_name(gate, readable),
             Event::RulesLoaded(rules) => self.rules_loaded(rules),
             Event::RulesReloaded(Ok(rules)) => {
                 self.rules_loaded(rules);

@@ -162,6 +162,10 @@ pub enum Event<'a> {
     /// This process has read a changed number of switched gates or overridden keys ([`Control`](crate::Control)).
     OverridesChanged { switches: usize, overrides: usize },
 
+    /// A rule has given a gate a name for people, such as `api / path=/login / user`, for labels and log entries: reported
+    /// when rules are bound, and at each reload. No other gate of the rules has this name.
+    GateNamed { gate: &'a str, readable: &'a str },
+
     /// Rules files are followed from now on, with the number of active rules.
     RulesLoaded(usize),
 

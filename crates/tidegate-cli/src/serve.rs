@@ -153,7 +153,11 @@ fn limiter(serve: &Serve, redis: &Redis, metrics: &ServiceMetrics, out: Output) 
         builder = builder.reservation_secret(redis.read("--reservation-secret-file", path)?);
     }
     let builder = builder.debt_cap(serve.decisions.debt_cap);
-    Ok(builder.observer((LogObserver { json: out.json }, metrics.observer())).build()?)
+    let metrics = match serve.admin.stored_gate_labels {
+        true => metrics.observer().with_stored_gate_names(),
+        false => metrics.observer(),
+    };
+    Ok(builder.observer((LogObserver { json: out.json }, metrics)).build()?)
 }
 
 /// Loads the rules, and binds them to the limiter, which does not call Redis yet.

@@ -11,7 +11,7 @@ mod take;
 
 use std::sync::{Arc, OnceLock};
 
-use tidegate::{Acquired, Error, Gate, Grant, Limiter, Permits, RepeatedWarning};
+use tidegate::{Acquired, Error, Event, Gate, Grant, Limiter, Permits, RepeatedWarning};
 
 pub use self::decide::RulesGrant;
 use self::gates::RuleGates;
@@ -21,6 +21,7 @@ use super::decision::RulesDecision;
 use super::descriptor::Descriptor;
 use super::load::Rules;
 use super::rule::Rule;
+use super::rule_gate::RuleGate;
 use crate::tree::available;
 
 /// The maximum number of characters of an unknown domain that a warning shows.
@@ -51,6 +52,18 @@ impl Rules {
         RulesLimiter::new(limiter, self, RuleGates::of_rules(self, limiter, None), unknown_domain)
     }
 
+    /// Reports the readable names of the gates, for labels. Two gates with one name keep those in Redis.
+    fn report_names(&self, limiter: &Limiter) {
+        let mut names: Vec<(String, RuleGate<'_>)> =
+            self.gates().map(|gate| (gate.readable_name(), gate)).collect();
+        names.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        for same in names.chunk_by(|(one, _), (other, _)| one == other) {
+            if let [(readable, gate)] = same {
+                limiter.notify(&Event::GateNamed { gate: gate.name(), readable });
+            }
+        }
+    }
+
     /// Reports the warnings of these files as one, since each code is reported at most once a second.
     fn report_warnings(&self, limiter: &Limiter) {
         let [first, others @ ..] = self.warnings() else { return };
@@ -76,6 +89,7 @@ impl RulesLimiter {
         unknown_domain: Arc<RepeatedWarning>,
     ) -> Self {
         rules.report_warnings(limiter);
+        rules.report_names(limiter);
         let (limiter, rules) = (limiter.clone(), rules.clone());
         let by_gate_name = OnceLock::new();
         Self(Arc::new(RulesLimiterInner { limiter, rules, gates, unknown_domain, by_gate_name }))

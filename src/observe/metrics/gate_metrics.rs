@@ -8,7 +8,9 @@ use metrics::{Counter, Gauge};
 use super::{Register, names};
 use crate::decision::Decision;
 use crate::error::gate_name::GateName;
+use crate::observe::readable_names::ReadableNames;
 use crate::quota::settlement::Settlement;
+use crate::runtime::sync::Arc;
 
 /// The number of table slots, a power of two. Gate names come from the program, its files, and clients of the
 /// service's HTTP API, which can invent any number. Gates without a slot are counted under [`OTHER`].
@@ -28,24 +30,37 @@ const FATES: [&str; 4] = ["taken", "spent", "returned", "stranded"];
 pub(super) struct Gates {
     slots: Box<[OnceLock<Box<GateMetrics>>]>,
     other: GateMetrics,
+    /// `None` if the labels are the names in Redis.
+    pub(super) names: Option<ReadableNames>,
 }
 
 impl Gates {
     pub(super) fn new() -> Self {
         let slots = (0..SLOTS).map(|_| OnceLock::new()).collect();
-        Self { slots, other: GateMetrics::new(None) }
+        Self { slots, other: GateMetrics::default(), names: Some(ReadableNames::default()) }
     }
 
     #[inline]
     pub(super) fn of(&self, gate: &GateName) -> &GateMetrics {
         let first = slot(gate);
         for at in first..first + MAX_PROBES {
-            let counts = self.slots[at % SLOTS].get_or_init(|| Box::new(GateMetrics::new(Some(*gate))));
+            let counts = self.slots[at % SLOTS].get_or_init(|| Box::new(self.new_metrics(gate)));
             if counts.gate.is_some_and(|known| known.words().eq(gate.words())) {
                 return counts;
             }
         }
         &self.other
+    }
+
+    fn new_metrics(&self, gate: &GateName) -> GateMetrics {
+        let label = self.names.as_ref().map_or_else(|| (**gate).into(), |names| names.of(gate));
+        GateMetrics { gate: Some(*gate), label: Some(label), ..GateMetrics::default() }
+    }
+
+    pub(super) fn add_name(&self, gate: &str, readable: &str) {
+        if let Some(names) = &self.names {
+            names.add(gate, readable);
+        }
     }
 
     pub(super) fn named(&self, gate: &str) -> &GateMetrics {
@@ -58,6 +73,8 @@ impl Gates {
 pub(super) struct GateMetrics {
     /// `None` for all gates without a slot.
     gate: Option<GateName>,
+    /// The value of the label `gate`: a readable name that comes after the first decision is not used.
+    label: Option<Arc<str>>,
     decisions: [[OnceLock<Counter>; SOURCES]; OUTCOMES],
     near_limit: OnceLock<Counter>,
     grant_units: OnceLock<[Counter; GRANTED.len()]>,
@@ -82,10 +99,6 @@ pub(super) struct LeaseMetrics {
 }
 
 impl GateMetrics {
-    fn new(gate: Option<GateName>) -> Self {
-        Self { gate, ..Self::default() }
-    }
-
     #[inline]
     pub(super) fn decision(&self, decision: &Decision, register: &Register) -> &Counter {
         let outcome = match (decision.is_shadow(), decision.is_allowed()) {
@@ -143,7 +156,7 @@ impl GateMetrics {
 
     /// Returns the value of the label `gate`.
     pub(super) fn name(&self) -> &str {
-        self.gate.as_deref().unwrap_or(OTHER)
+        self.label.as_deref().unwrap_or(OTHER)
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tracing::{info, warn};
 
 use crate::observe::observer::{Event, Observer};
+use crate::observe::readable_names::ReadableNames;
 use crate::observe::warning::{Pace, RECOVERED};
 use crate::runtime::clock::Clock;
 
@@ -21,6 +22,7 @@ pub(super) fn with_events(observer: Option<Arc<dyn Observer>>) -> Arc<dyn Observ
 struct Events {
     failures: Pace,
     bans: Pace,
+    names: ReadableNames,
 }
 
 /// Counts an occurrence. If an event is due, returns the number of occurrences that had none.
@@ -47,11 +49,13 @@ impl Events {
         match *event {
             Event::Failed { gate, error } => {
                 if let Some(left_out) = left_out(&self.failures) {
+                    let gate = &*self.names.of(gate);
                     warn!(target: "tidegate", gate, kind = error.kind(), error = %error.cause(), left_out, "no decision from Redis");
                 }
             }
             Event::Banned { gate, lasts, .. } => {
                 if let Some(left_out) = left_out(&self.bans) {
+                    let gate = &*self.names.of(gate);
                     info!(target: "tidegate", gate, ?lasts, left_out, "denials have banned a key");
                 }
             }
@@ -67,8 +71,10 @@ impl Events {
                 info!(target: "tidegate", "circuit breaker closed: Redis answers again");
             }
             Event::Stranded { gate, units } => {
+                let gate = &*self.names.of(gate);
                 warn!(target: "tidegate", gate, units, "leased units could not be given back");
             }
+            Event::GateNamed { gate, readable } => self.names.add(gate, readable),
             Event::RulesLoaded(rules) => {
                 info!(target: "tidegate", rules, "loaded rules, following their files");
             }

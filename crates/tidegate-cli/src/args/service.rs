@@ -135,6 +135,9 @@ pub(crate) struct AdminPort {
     /// Serve /metrics of the admin port without a token
     #[arg(long)]
     pub(crate) metrics_public: bool,
+    /// Label metrics of rules with the names of gates in Redis, for dashboards that have these; the next version removes it
+    #[arg(long)]
+    pub(crate) stored_gate_labels: bool,
 }
 
 /// The connections of the ports.

@@ -276,6 +276,28 @@ descriptors:
     }
 }
 
+/// The names that observers are told.
+#[derive(Clone, Default)]
+struct Names(Arc<Mutex<Vec<(String, String)>>>);
+
+impl Observer for Names {
+    fn on(&self, event: &Event<'_>) {
+        if let Event::GateNamed { gate, readable } = *event {
+            self.0.lock().unwrap().push((gate.to_owned(), readable.to_owned()));
+        }
+    }
+}
+
+#[test]
+fn bound_rules_tell_the_observer_readable_names_that_are_unique() {
+    let text = "{ domain: d, descriptors: [{ key: user, rate_limit: 1/day }, { key: 'a=b', rate_limit: 1/day }, { key: a, \
+                value: b, rate_limit: 1/day }] }";
+    let names = Names::default();
+    let limiter = Limiter::builder().in_memory().observer(names.clone()).build().unwrap();
+    let _limits = Rules::parse("d.yaml", text).unwrap().bind(&limiter);
+    assert_eq!(*names.0.lock().unwrap(), [("d.user".to_owned(), "d / user".to_owned())]);
+}
+
 #[test]
 fn readable_name_of_two_rules_finds_both() {
     let text = "{ domain: d, descriptors: [{ key: 'a=b', rate_limit: 1/day }, { key: a, value: b, rate_limit: 1/day }] }";

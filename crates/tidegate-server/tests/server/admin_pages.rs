@@ -65,7 +65,7 @@ async fn metrics_contain_the_limiter_and_the_ports() {
         found.unwrap_or_else(|| panic!("{series} is not in\n{text}")).1
     };
     for (series, expected) in [
-        (r#"tidegate_decisions_total{gate="d.user",outcome="allowed",source="memory"}"#, 2.0),
+        (r#"tidegate_decisions_total{gate="d / user",outcome="allowed",source="memory"}"#, 2.0),
         (r#"tidegate_server_requests_total{protocol="grpc",method="ShouldRateLimit",code="OK"}"#, 1.0),
         (
             r#"tidegate_server_requests_total{protocol="grpc",method="ShouldRateLimit",code="INVALID_ARGUMENT"}"#,
