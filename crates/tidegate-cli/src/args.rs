@@ -13,7 +13,7 @@ use clap_complete::Shell;
 pub(crate) use self::service::{AdminPort, Charge, Connections, FailurePolicy, ResponseHeaders, Serve};
 use crate::quota::{InRules, QuotaArgs, ShownGate};
 use crate::redis_url::{Password, RedisUrl};
-use crate::units;
+use crate::{gate_names, units};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -125,12 +125,14 @@ pub(crate) enum Command {
     Override(Override),
     /// List the active switches and overrides
     Overrides,
+    /// List the gates of the rules and of Redis, with their quotas
+    Gates(InRules),
     /// Validate and explain rule files
     #[command(subcommand)]
     Rules(Rules),
     /// Run the rate-limit service: Envoy's protocol over gRPC, and JSON over HTTP
     Serve(Box<Serve>),
-    /// Print completions for a shell
+    /// Print completions for a shell, also of gates of the rules
     Completions {
         /// The shell
         shell: Shell,
@@ -144,7 +146,7 @@ pub(crate) struct Check {
     #[arg(required_unless_present = "descriptor", conflicts_with = "descriptor")]
     pub(crate) key: Option<OsString>,
     /// The gate
-    #[arg(long, required_unless_present = "descriptor", conflicts_with = "descriptor")]
+    #[arg(long, required_unless_present = "descriptor", conflicts_with = "descriptor", add = gate_names::completer())]
     pub(crate) gate: Option<String>,
     #[command(flatten)]
     pub(crate) quota: QuotaArgs,
@@ -258,7 +260,7 @@ pub(crate) struct Reset {
     /// The key
     pub(crate) key: OsString,
     /// The gate
-    #[arg(long)]
+    #[arg(long, add = gate_names::completer())]
     pub(crate) gate: String,
     #[command(flatten)]
     pub(crate) rules: InRules,
@@ -273,7 +275,7 @@ pub(crate) struct Block {
     /// The key
     pub(crate) key: OsString,
     /// The gate
-    #[arg(long)]
+    #[arg(long, add = gate_names::completer())]
     pub(crate) gate: String,
     /// The duration of the block
     #[arg(long = "for", value_name = "TIME", value_parser = units::duration)]
@@ -333,6 +335,7 @@ pub(crate) struct RuleFiles {
 #[derive(Args, Debug)]
 pub(crate) struct Switch {
     /// The gate; with --rules, also the name or path of a rule
+    #[arg(add = gate_names::completer())]
     pub(crate) gate: String,
     /// The mode of the gate
     pub(crate) to: SwitchTo,
@@ -367,7 +370,7 @@ pub(crate) struct Override {
     /// The key
     pub(crate) key: OsString,
     /// The gate
-    #[arg(long)]
+    #[arg(long, add = gate_names::completer())]
     pub(crate) gate: String,
     /// The duration of the override
     #[arg(long = "for", value_name = "TIME", value_parser = units::duration, required_unless_present = "end")]

@@ -2,11 +2,13 @@
 
 use std::collections::HashMap;
 use std::env;
-use std::path::Path;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 
+use clap_complete::{ArgValueCompleter, CompletionCandidate};
 use tidegate::admin::{ChangedGate, did_you_mean, listed};
 use tidegate::{Limiter, Quota, Rate};
-use tidegate_rules::{Loader, Rules};
+use tidegate_rules::{ConfigErrors, Loader, Rules};
 
 use crate::failure::Failure;
 use crate::output::{Output, warn};
@@ -64,10 +66,32 @@ impl GateNames {
 }
 
 fn rules_of_environment(out: Output) -> Option<Rules> {
-    let path = env::var_os(VARIABLE).filter(|path| !path.is_empty())?;
-    // The service may merge domains: here, too, no domain is a mistake.
-    let loaded = Loader::new().merge_domains(true).load(path);
+    let loaded = load(&path_of_environment()?);
     loaded.map_err(|errors| warn(out.json, &format!("{VARIABLE} names no gates: {errors}"))).ok()
+}
+
+fn path_of_environment() -> Option<PathBuf> {
+    env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
+/// Loads rules for the names of their gates. Also those of a service that merges domains.
+fn load(path: &Path) -> Result<Rules, ConfigErrors> {
+    Loader::new().merge_domains(true).load(path)
+}
+
+/// Completes the name of a gate in a shell, by the rules of the command line or of the environment.
+pub(crate) fn completer() -> ArgValueCompleter {
+    ArgValueCompleter::new(|typed: &OsStr| {
+        let mut words = env::args_os();
+        let given = words.by_ref().find(|word| word == "--rules").and_then(|_| words.next());
+        let rules = given.map(PathBuf::from).or_else(path_of_environment);
+        let rules = rules.and_then(|path| load(&path).ok());
+        let gates = rules.iter().flat_map(Rules::gates);
+        gates
+            .filter(|gate| gate.name().as_bytes().starts_with(typed.as_encoded_bytes()))
+            .map(|gate| CompletionCandidate::new(gate.name()).help(Some(gate.readable_name().into())))
+            .collect()
+    })
 }
 
 fn no_rule(rules: &Rules, name: &str) -> Failure {

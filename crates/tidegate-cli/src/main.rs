@@ -7,6 +7,7 @@ mod confirm;
 mod connect;
 mod failure;
 mod gate_names;
+mod gates;
 mod given_key;
 mod holders;
 mod holds;
@@ -30,6 +31,8 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
+use clap_complete::CompleteEnv;
+use clap_complete::env::Shells;
 
 use self::serve::relations;
 use crate::args::{Cli, Command};
@@ -46,6 +49,8 @@ use crate::serve::{arguments, effective};
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
+    // Ends the process if a shell asks for completions.
+    CompleteEnv::with_factory(Cli::command).complete();
     let code = run_program();
     log::end();
     code
@@ -150,6 +155,9 @@ fn run(cli: &Cli, matches: &ArgMatches, merged: &MergedArguments, out: Output) -
             runtime.block_on(async { change::set_override(args, &redis.limiter(json)?, out).await })
         }
         Command::Overrides => runtime.block_on(async { overrides::list(&redis.limiter(json)?, out).await }),
+        Command::Gates(rules) => {
+            runtime.block_on(async { gates::list(rules, &redis.limiter(json)?, out).await })
+        }
         Command::Rules(rules) => rules::run(rules, out),
         Command::Serve(serve) => {
             if !serve.configuration.check {
@@ -164,8 +172,10 @@ fn run(cli: &Cli, matches: &ArgMatches, merged: &MergedArguments, out: Output) -
             serve::run(serve, redis, effective::shown(matches, redis), out)
         }
         Command::Completions { shell } => {
-            let mut text = Vec::new();
-            clap_complete::generate(*shell, &mut Cli::command(), "tidegate", &mut text);
+            let (mut text, completer) = (Vec::new(), shell.to_string());
+            let shells = Shells::builtins();
+            let completer = shells.completer(&completer).ok_or_else(|| Failure::usage("unknown shell"))?;
+            completer.write_registration("COMPLETE", "tidegate", "tidegate", "tidegate", &mut text)?;
             out.verbatim(&text)?;
             Ok(true)
         }

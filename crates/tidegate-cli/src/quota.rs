@@ -11,7 +11,7 @@ use tidegate::quota::Calendar;
 use tidegate::{Limiter, Quota, Rate};
 
 use crate::failure::Failure;
-use crate::gate_names::GateNames;
+use crate::gate_names::{self, GateNames};
 use crate::output::Output;
 use crate::units;
 
@@ -148,7 +148,7 @@ pub(crate) struct InRules {
 #[derive(Args, Debug)]
 pub(crate) struct ShownGate {
     /// Show only this gate
-    #[arg(long)]
+    #[arg(long, add = gate_names::completer())]
     gate: Option<String>,
     #[command(flatten)]
     rules: InRules,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use tidegate_rules::{ConfigError, Descriptor, Explanation, Limit, Loader, Rules as Loaded, schema};
+use tidegate_rules::{ConfigError, Descriptor, Explanation, Limit, Loader, Rule, Rules as Loaded, schema};
 
 use crate::args::{RuleFiles, Rules};
 use crate::failure::Failure;
@@ -106,7 +106,7 @@ fn lines(descriptor: &str, explained: &Explanation<'_>) -> Vec<Vec<Text>> {
     );
     lines.push(match (explained.rule(), explained.why_not()) {
         (Some(rule), _) => {
-            let limit = limit(explained).unwrap_or_default();
+            let limit = explained.limit().map(|limit| limit_text(rule, limit)).unwrap_or_default();
             vec![Text(Tone::Good, "  rule ".to_owned()), format!("{}: {limit}", rule.path()).into()]
         }
         (None, why_not) => {
@@ -137,17 +137,18 @@ fn lines(descriptor: &str, explained: &Explanation<'_>) -> Vec<Vec<Text>> {
     lines
 }
 
-fn limit(explained: &Explanation<'_>) -> Option<String> {
-    let limit = match explained.limit()? {
+/// Returns the limit of a rule in words, with its mode.
+pub(crate) fn limit_text(rule: &Rule, limit: Limit) -> String {
+    let limit = match limit {
         Limit::Quota(quota) => quota.to_string(),
         Limit::Unlimited => "unlimited".to_owned(),
         Limit::DenyAll(_) => "denies every request".to_owned(),
     };
-    Some(match explained.rule() {
-        Some(rule) if rule.is_shadow() => limit + ", shadow mode (denies nothing)",
-        Some(rule) if rule.is_quota() => limit + ", quota mode (denies if all quotas deny)",
-        _ => limit,
-    })
+    match () {
+        () if rule.is_shadow() => limit + ", shadow mode (denies nothing)",
+        () if rule.is_quota() => limit + ", quota mode (denies if all quotas deny)",
+        () => limit,
+    }
 }
 
 fn explanation_json(descriptor: &str, explained: &Explanation<'_>) -> Value {

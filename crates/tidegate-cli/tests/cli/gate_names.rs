@@ -1,5 +1,6 @@
 //! Gates are shown by their rules, and each name that is shown is taken.
 
+use serde_json::{Value, json};
 use tidegate::{Quota, Rate};
 
 use super::program::{Program, Ran};
@@ -74,4 +75,64 @@ fn name_of_two_gates_is_refused_with_their_names_in_redis() {
     refused.assert(2, &["2 rules have the name `d / a=b`: give one of their gates: d.a_b.-"]);
     let (_, names) = refused.err.trim_end().split_once("one of their gates: ").unwrap();
     names.split(", ").for_each(|name| check(name).assert(0, &["allowed"]));
+}
+
+#[tokio::test]
+async fn gates_lists_those_of_the_rules_and_those_that_only_redis_knows() {
+    let (program, rules) = (Program::shared(), File::new("names-list", RULES));
+    program.run(["gates"]).assert(1, &["no gates"]);
+    let limiter = builder(&program.url).namespace(&program.namespace).build().unwrap();
+    let _ = limiter.gate("login", Quota::token_bucket(2, Rate::per_hour(2))).check("ada").await.unwrap();
+    let _ = limiter.gate("hourly", "7/h".parse().unwrap()).check("ada").await.unwrap();
+    run(&program, rules.path(), &["check", "ada", "--gate", SHOWN]).assert(0, &[]);
+    let listed = program.json(0, &["gates", "--rules", rules.path()]);
+    let row = |gate: &Value| {
+        let [name, readable, quota] =
+            ["gate", "readable", "quota"].map(|field| gate[field].as_str().unwrap());
+        (name.to_owned(), readable.to_owned(), quota.to_owned(), gate["line"].as_u64())
+    };
+    let rows: Vec<_> = listed["gates"].as_array().unwrap().iter().map(row).collect();
+    let candidate = format!("{SHOWN} (candidate)");
+    assert_eq!(rows[0], (STORED.to_owned(), SHOWN.to_owned(), "5/h".to_owned(), Some(6)));
+    assert_eq!((&*rows[1].1, &*rows[1].2), (&*candidate, "1/h, candidate (denies nothing)"));
+    let row = |name: &str, readable: &str, quota: &str, line| {
+        (name.to_owned(), readable.to_owned(), quota.to_owned(), line)
+    };
+    assert_eq!(
+        rows[2..],
+        [
+            row("api.free", "api / free", "unlimited", Some(7)),
+            row("hourly", "hourly", "fixed_window/3600s@clock", None),
+            row("login", "login", "2/h burst 2", None),
+        ]
+    );
+    assert_eq!(listed["gates"][3]["file"], json!(null));
+    let text = program.run(["gates", "--rules", rules.path()]);
+    text.assert(0, &["defined at", &candidate, "api.free", &format!("{}:6", rules.path())]);
+}
+
+#[test]
+fn gates_of_the_rules_are_listed_without_redis() {
+    let (program, rules) = (Program::at("redis://127.0.0.1:1"), File::new("names-offline", RULES));
+    let listed = program.run(["gates", "--rules", rules.path()]);
+    listed.assert(0, &[SHOWN, "gates that no rule has are not listed: "]);
+    program.run(["gates"]).assert(3, &["127.0.0.1:1"]);
+}
+
+#[test]
+fn completion_knows_the_gates_of_the_rules() {
+    let (program, rules) = (Program::at(""), File::new("names-complete", RULES));
+    let complete = |words: &[&str], rules: &str| {
+        let mut command = program.command([&["--", "tidegate"], words].concat());
+        command.env("COMPLETE", "fish").env("TIDEGATE_RULES", rules);
+        Ran::of(&command.output().unwrap()).out
+    };
+    for words in [&["check", "ada", "--gate", ""][..], &["switch", "api.p"], &["inspect", "--gate", ""]] {
+        let out = complete(words, rules.path());
+        assert!(out.contains(&format!("{STORED}\t{SHOWN}\n")), "{words:?}: {out}");
+    }
+    assert!(complete(&["switch", "api.f"], rules.path()).starts_with("api.free\t"));
+    let given = complete(&["block", "ada", "--rules", rules.path(), "--gate", ""], "");
+    assert!(given.contains(STORED), "{given}");
+    assert!(complete(&["ins"], "").contains("inspect"));
 }
