@@ -107,7 +107,7 @@ fn house_is_within_its_budgets() {
     const PUBLIC_FUNCTIONS: usize = 381;
     const LINES: [(&str, usize); 7] = [
         ("src", 24_090),
-        ("crates/tidegate-cli/src", 5_125),
+        ("crates/tidegate-cli/src", 5_130),
         ("crates/tidegate-console/src", 3_815),
         ("crates/tidegate-http/src", 5_070),
         ("crates/tidegate-rules/src", 5_550),

@@ -137,6 +137,11 @@ pub(crate) enum Command {
         /// The shell
         shell: Shell,
     },
+    /// Write the man pages
+    Man {
+        /// An existing folder
+        folder: PathBuf,
+    },
 }
 
 /// The arguments of `check` and `peek`: a key of a gate, or the descriptors of a request.

@@ -179,5 +179,11 @@ fn run(cli: &Cli, matches: &ArgMatches, merged: &MergedArguments, out: Output) -
             out.verbatim(&text)?;
             Ok(true)
         }
+        Command::Man { folder } => {
+            let cannot = |error| format!("cannot write man pages into {}: {error}", folder.display());
+            clap_mangen::generate_to(Cli::command(), folder)
+                .map_err(|error| Failure::usage(cannot(error)))?;
+            Ok(true)
+        }
     }
 }

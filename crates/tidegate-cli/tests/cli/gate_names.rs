@@ -1,5 +1,7 @@
 //! Gates are shown by their rules, and each name that is shown is taken.
 
+use std::fs;
+
 use serde_json::{Value, json};
 use tidegate::{Quota, Rate};
 
@@ -135,4 +137,18 @@ fn completion_knows_the_gates_of_the_rules() {
     let given = complete(&["block", "ada", "--rules", rules.path(), "--gate", ""], "");
     assert!(given.contains(STORED), "{given}");
     assert!(complete(&["ins"], "").contains("inspect"));
+}
+
+#[test]
+fn man_pages_are_written_for_each_command() {
+    let folder = std::env::temp_dir().join(format!("tidegate-man-{}", std::process::id()));
+    let program = Program::at("");
+    let path = folder.to_str().unwrap();
+    program.run(["man", path]).assert(2, &["No such file"]);
+    fs::create_dir(&folder).unwrap();
+    program.run(["man", path]).assert(0, &[]);
+    let page = |name: &str| fs::read_to_string(folder.join(name)).unwrap();
+    assert!(page("tidegate.1").contains("Exit codes") && page("tidegate-check.1").contains("token"));
+    assert!(page("tidegate-rules-explain.1").contains("descriptor"));
+    fs::remove_dir_all(&folder).unwrap();
 }
