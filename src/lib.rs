@@ -121,6 +121,8 @@ pub use self::limiter::builder::Builder;
 pub use self::limiter::check::Check;
 pub use self::limiter::control::Control;
 pub use self::limiter::gate::Gate;
+#[cfg(feature = "serde")]
+pub use self::limiter::settings::Settings;
 pub use self::local::lease::{Lease, LeaseStats};
 pub use self::local::on_failure::OnFailure;
 pub use self::local::overrides::{Override, Switch};

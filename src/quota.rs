@@ -26,9 +26,9 @@ mod modifiers;
 mod rate;
 pub mod reference;
 #[cfg(feature = "serde")]
-mod serde;
+pub(crate) mod serde;
 pub(crate) mod settlement;
-mod text;
+pub(crate) mod text;
 mod window;
 
 use std::time::Duration;

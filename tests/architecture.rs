@@ -104,9 +104,9 @@ fn no_rooms_import_each_other_in_a_circle() {
 fn house_is_within_its_budgets() {
     const ROOMS: usize = 17;
     const FLOORS: usize = 12;
-    const PUBLIC_FUNCTIONS: usize = 381;
+    const PUBLIC_FUNCTIONS: usize = 383;
     const LINES: [(&str, usize); 7] = [
-        ("src", 24_090),
+        ("src", 24_205),
         ("crates/tidegate-cli/src", 5_130),
         ("crates/tidegate-console/src", 3_815),
         ("crates/tidegate-http/src", 5_070),

@@ -4,6 +4,7 @@
 ///
 /// Default: [`OnFailure::Local`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum OnFailure {
     /// This process decides alone, within its share of the quota. Of I [instances](crate::Builder::instances), each

@@ -65,7 +65,7 @@ impl<'de> Deserialize<'de> for Calendar {
     }
 }
 
-fn text_or_map<'de, T, M, D>(deserializer: D, expected: &'static str) -> Result<T, D::Error>
+pub(crate) fn text_or_map<'de, T, M, D>(deserializer: D, expected: &'static str) -> Result<T, D::Error>
 where
     T: FromStr<Err = Error> + TryFrom<M, Error: fmt::Display>,
     M: Deserialize<'de>,

@@ -135,6 +135,14 @@ impl FromStr for Rate {
     }
 }
 
+/// Reads a time such as `50ms`.
+#[cfg(feature = "serde")]
+pub(crate) fn duration(text: &str) -> Result<Duration, Error> {
+    let mut reader = TextReader::new(text);
+    let read = reader.period().and_then(|time| reader.end().map(|()| time));
+    read.map_err(|reason| reader.error("time", &reason))
+}
+
 /// Reads a text from its beginning on. Reasons for errors follow the text.
 struct TextReader<'t> {
     text: &'t str,
@@ -293,7 +301,11 @@ impl<'t> TextReader<'t> {
     }
 
     fn error(&self, kind: &str, reason: &str) -> Error {
-        let right = if kind == "rate" { "write such as `5/s` or `100/min`" } else { RIGHT };
+        let right = match kind {
+            "rate" => "write such as `5/s` or `100/min`",
+            "time" => "write such as `50ms`",
+            _ => RIGHT,
+        };
         Error::config(format!("no {kind} `{}`: {reason}; {right}", shown(self.text)))
     }
 }
