@@ -30,6 +30,7 @@ mod holders;
 mod holds;
 mod instances;
 mod key_search;
+mod memory;
 mod name;
 mod ranking;
 mod redis_load;
@@ -70,7 +71,7 @@ use crate::limiter::Limiter;
 use crate::pipeline::Pipeline;
 use crate::quota::algorithm::Storage;
 use crate::script;
-use crate::store::{Group, GroupItem, Target, Write};
+use crate::store::{Group, GroupItem, MemoryStore, Target, Write};
 
 /// The maximum keys and logs per call, so that Redis is not blocked for long.
 const KEYS_PER_CALL: usize = 128;
@@ -81,7 +82,7 @@ const LOGS_PER_CALL: usize = 51;
 /// Each call to Redis has the [deadline of operators](crate::Builder::operator_deadline). Failure policies, the circuit
 /// breaker and the deny cache do not apply.
 #[derive(Clone, Debug)]
-pub struct Inspector(RedisAccess);
+pub struct Inspector(StoreAccess);
 
 impl Inspector {
     /// Makes an inspector for the Redis of this limiter.
@@ -90,7 +91,7 @@ impl Inspector {
     ///
     /// [`Error::is_config`] if the limiter has no Redis: it is in memory or a stub.
     pub fn new(limiter: &Limiter) -> Result<Self, Error> {
-        RedisAccess::new(limiter.pipeline.clone()).map(Self)
+        StoreAccess::new(limiter.pipeline.clone()).map(Self)
     }
 
     /// Returns the limiter's namespace, with which all its Redis keys begin.
@@ -148,6 +149,9 @@ impl Inspector {
     /// [`Error::is_unavailable`] if Redis did not answer. A key that tidegate did not write is no error of
     /// the call: see [`Found::usage`].
     pub async fn read(&self, names: &[Name]) -> Result<Vec<Found>, Error> {
+        if let Some(memory) = self.0.memory() {
+            return self.read_in_memory(memory, names);
+        }
         let mut found = Vec::with_capacity(names.len());
         for ((hash_tag, log), part) in call_parts(names) {
             let rows = self.stored_rows(hash_tag, &part).await?;
@@ -209,6 +213,9 @@ impl Inspector {
     /// - [`Error::is_corrupt_state`] if tidegate did not write the content of the key.
     /// - [`Error::is_unavailable`] if Redis did not answer.
     pub async fn denials(&self, name: &Name) -> Result<Option<CountedDenials>, Error> {
+        if let Some(memory) = self.0.memory() {
+            return Ok(CountedDenials::in_memory(memory, name));
+        }
         let args = |command: &mut Cmd| {
             command.arg(1).arg(name.denials_key()).arg("count");
         };
@@ -362,9 +369,9 @@ fn call_parts(names: &[Name]) -> Vec<(CallShape, Vec<&Name>)> {
     parts
 }
 
-/// The pipeline of a limiter with a Redis.
+/// The pipeline of a limiter with a Redis; of an inspector [in memory](Inspector::in_memory), of one without.
 #[derive(Clone, Debug)]
-struct RedisAccess {
+struct StoreAccess {
     pipeline: Arc<Pipeline>,
 }
 
@@ -376,7 +383,7 @@ struct StoredRow {
     content: String,
 }
 
-impl RedisAccess {
+impl StoreAccess {
     /// Fails if the limiter has no Redis.
     fn new(pipeline: Arc<Pipeline>) -> Result<Self, Error> {
         let access = Self { pipeline };
@@ -386,6 +393,10 @@ impl RedisAccess {
 
     fn namespace(&self) -> &str {
         self.pipeline.keyspace().namespace()
+    }
+
+    fn memory(&self) -> Option<&MemoryStore> {
+        self.pipeline.store().as_memory()
     }
 
     fn connection(&self) -> Result<&Connection, Error> {

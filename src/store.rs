@@ -14,7 +14,7 @@ pub(crate) use self::command::{
     Adapted, Heartbeat, LeaseCall, LeaseReply, MAX_OVERRIDE_BYTES, MAX_OVERRIDES, OverrideText, Publication,
     SettleItem, Standing, UsedCharge, Write, Written,
 };
-use self::memory::MemoryStore;
+pub(crate) use self::memory::MemoryStore;
 use self::redis::RedisStore;
 pub use self::stub::Stub;
 pub(crate) use self::take::{Companion, HolderMessage};
@@ -233,6 +233,15 @@ impl Store {
     pub(crate) const fn connection(&self) -> Option<&Connection> {
         match self {
             Self::Redis(store) => Some(store.connection()),
+            _ => None,
+        }
+    }
+
+    /// Returns `None` if the store is not this process's memory.
+    #[cfg(feature = "admin")]
+    pub(crate) const fn as_memory(&self) -> Option<&MemoryStore> {
+        match self {
+            Self::Memory(store) => Some(store),
             _ => None,
         }
     }

@@ -106,7 +106,7 @@ fn house_is_within_its_budgets() {
     const FLOORS: usize = 12;
     const PUBLIC_FUNCTIONS: usize = 383;
     const LINES: [(&str, usize); 7] = [
-        ("src", 24_205),
+        ("src", 24_235),
         ("crates/tidegate-cli/src", 5_130),
         ("crates/tidegate-console/src", 3_815),
         ("crates/tidegate-http/src", 5_070),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidegate::admin::{FigureBucket, FleetFigures, GateFigures, Inspector};
-use tidegate::{Builder, Lease, Limiter, OnFailure, Quota, Rate, Source, Switch};
+use tidegate::{Ban, Builder, Lease, Limiter, ManualClock, OnFailure, Quota, Rate, Source, Switch};
 use tidegate_testkit::{Pool, Pooled, Server};
 
 use crate::support::acl::{self, PASSWORD, USER};
@@ -260,11 +260,50 @@ async fn no_decision_of_many_gates_is_lost() {
 }
 
 #[tokio::test]
-async fn in_memory_limiter_has_no_figures() {
-    let limiter = Limiter::builder().in_memory().publish_figures(true).build().unwrap();
-    let _ = limiter.gate("login", TEN).check("user:42").await.unwrap();
-    limiter.shutdown().await;
+async fn in_memory_limiter_keeps_its_figures_for_an_hour_in_this_process() {
+    let clock = ManualClock::new();
+    let limiter = Limiter::builder().in_memory().manual_clock(clock.clone()).publish_figures(true).build().unwrap();
     assert!(Inspector::new(&limiter).unwrap_err().is_config());
+    let inspector = Inspector::in_memory(&limiter).unwrap();
+    let login = limiter.gate("login", TEN);
+    for _ in 0..11 {
+        let _ = login.check("user:42").await.unwrap();
+    }
+    let found = inspector.figures(HOUR).await.unwrap();
+    let [bucket] = &*found.buckets else { panic!("{found:?}") };
+    let [gate] = &*bucket.gates else { panic!("{found:?}") };
+    assert_eq!((gate.allowed, gate.denied), (10, 1));
+    assert_eq!(gate.by_source, [("memory".to_owned(), 11)]);
+    assert_eq!((bucket.latency_us.count, found.instances.len()), (0, 1), "no check has waited for Redis");
+    clock.advance(HOUR + Duration::from_secs(5));
+    assert!(inspector.figures(HOUR).await.unwrap().buckets.is_empty());
+    limiter.shutdown().await;
+}
+
+#[tokio::test]
+async fn keys_in_memory_are_found_with_their_states_and_counted_denials() {
+    let clock = ManualClock::new();
+    let limiter = Limiter::builder().in_memory().manual_clock(clock.clone()).build().unwrap();
+    let inspector = Inspector::in_memory(&limiter).unwrap();
+    let ban = Ban::after(5, HOUR).lasting(HOUR);
+    let login = limiter.gate("login", TEN).ban(ban);
+    for _ in 0..12 {
+        let _ = login.check("user:42").await.unwrap();
+    }
+    let _ = login.check("user:43").await.unwrap();
+    let exports = limiter.gate("exports", Quota::in_flight(2));
+    let permit = exports.acquire("user:42").await.unwrap();
+    let states = inspector.find_key(None, &["user:42".to_owned()]).await.unwrap();
+    let used = states.found.iter().map(|found| (&*found.name.gate, found.usage.as_ref().unwrap().used));
+    assert_eq!(used.collect::<Vec<_>>(), [("exports", 1.0), ("login", 10.0)]);
+    let [counted] = &*states.with_denials else { panic!("{states:?}") };
+    assert_eq!(inspector.denials(counted).await.unwrap().unwrap().count, 2);
+    assert!(inspector.figures(HOUR).await.unwrap_err().is_config(), "it keeps no figures");
+    assert!(inspector.redis_load().await.unwrap_err().is_config());
+    drop(permit);
+    clock.advance(HOUR * 2);
+    let states = inspector.find_key(None, &["user:42".to_owned()]).await.unwrap();
+    assert!(states.found.iter().all(|found| found.name.gate != "login") && states.with_denials.is_empty());
 }
 
 #[tokio::test]

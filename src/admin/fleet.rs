@@ -27,12 +27,17 @@ impl Inspector {
     /// fleet of more than 150 instances every 10 s. So a bucket holds decisions of its own time and of up to 5 s, or 10 s,
     /// before it, and of an outage, whose figures are published after it. A bucket is final once a later one has begun.
     ///
+    /// Of a limiter [in memory](Self::in_memory), its own figures, which are always complete.
+    ///
     /// Takes two round trips: the second reads up to 720 hashes in calls that are in flight together.
     ///
     /// # Errors
     ///
     /// [`Error::is_unavailable`] if Redis did not answer, or if another program has written a key of another type.
     pub async fn figures(&self, span: Duration) -> Result<FleetFigures, Error> {
+        if let Some(memory) = self.0.memory() {
+            return self.figures_in_memory(memory, span);
+        }
         let (now_us, _) = self.read_hashes(&[]).await?;
         let starts = starts(now_us / 1_000_000, BUCKET, span.min(KEPT));
         let keyspace = self.0.pipeline.keyspace();
@@ -100,7 +105,7 @@ fn fields_of_row(row: &Value) -> Result<Vec<(String, String)>, Error> {
 }
 
 /// Returns the starts of the buckets of the newest `span`, oldest first, in seconds. The last one is current.
-fn starts(now_s: u64, bucket: Duration, span: Duration) -> Vec<u64> {
+pub(super) fn starts(now_s: u64, bucket: Duration, span: Duration) -> Vec<u64> {
     let bucket_s = bucket.as_secs();
     let count = span.as_secs().div_ceil(bucket_s).max(1);
     let current_s = now_s - now_s % bucket_s;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use redis::{Cmd, Value};
 
-use super::{Inspector, RedisAccess, Scan, unexpected_reply};
+use super::{Inspector, Scan, StoreAccess, unexpected_reply};
 use crate::error::Error;
 use crate::key::{HashTag, SHARED_LAYOUT};
 use crate::script;
@@ -26,7 +26,7 @@ impl Inspector {
     ///
     /// [`Error::is_unavailable`] if Redis did not answer.
     pub async fn instances(&self) -> Result<u64, Error> {
-        let RedisAccess { pipeline } = &self.0;
+        let StoreAccess { pipeline } = &self.0;
         let key = pipeline.keyspace().instances();
         let args = |command: &mut Cmd| {
             // The script returns the number of members of a log, which is a sorted set too.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::{RedisAccess, unexpected_reply};
+use super::{StoreAccess, unexpected_reply};
 use crate::connection::CallTarget;
 use crate::error::Error;
 use crate::key::HashTag;
@@ -38,7 +38,7 @@ const OPEN: Duration = Duration::from_secs(3_600);
 /// ```
 #[derive(Debug)]
 pub struct ReleaseInbox {
-    access: RedisAccess,
+    access: StoreAccess,
     key: String,
     collected_us: i64,
 }
@@ -50,7 +50,7 @@ impl ReleaseInbox {
     ///
     /// [`Error::is_config`] if the limiter has no Redis: it is in memory or a stub.
     pub fn new(limiter: &Limiter, process: u32) -> Result<Self, Error> {
-        let access = RedisAccess::new(limiter.pipeline.clone())?;
+        let access = StoreAccess::new(limiter.pipeline.clone())?;
         let key = access.pipeline.keyspace().releases(process);
         Ok(Self { access, key, collected_us: 0 })
     }

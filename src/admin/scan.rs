@@ -6,7 +6,7 @@ use redis::{Cmd, Value};
 use tokio::time::Instant;
 
 use super::name::{Name, NotState};
-use super::{RedisAccess, unexpected_reply};
+use super::{StoreAccess, unexpected_reply};
 use crate::error::Error;
 use crate::key::HashTag;
 use crate::script;
@@ -20,7 +20,7 @@ const MAX_DURATION: Duration = Duration::from_secs(3_600);
 /// and [`Inspector::scan_key`](super::Inspector::scan_key) return it; [`next`](Self::next) returns the keys.
 #[derive(Debug)]
 pub struct Scan {
-    access: RedisAccess,
+    access: StoreAccess,
     pattern: String,
     /// The nodes that are not completely scanned; `None` before the first page.
     nodes: Option<Vec<ScanNode>>,
@@ -70,7 +70,7 @@ pub struct Page {
 }
 
 impl Scan {
-    pub(super) fn new(access: &RedisAccess, pattern: String) -> Self {
+    pub(super) fn new(access: &StoreAccess, pattern: String) -> Self {
         Self { access: access.clone(), pattern, nodes: None }
     }
 
@@ -107,6 +107,11 @@ impl Scan {
 
     /// Returns the Redis keys of the next page, unparsed, as [`next`](Self::next) does.
     pub(super) async fn next_keys(&mut self) -> Result<Option<Vec<Vec<u8>>>, Error> {
+        if let Some(memory) = self.access.memory() {
+            // The only page has all keys, also those that the pattern does not match.
+            let is_first = self.nodes.replace(Vec::new()).is_none();
+            return Ok(is_first.then(|| memory.redis_keys().into_iter().map(String::into_bytes).collect()));
+        }
         if self.nodes.is_none() {
             self.nodes = Some(nodes(&self.access, HashTag::all()).await?);
         }
@@ -160,7 +165,7 @@ impl ScanProgress {
 /// with a redirect if it does not serve the tag. With all hash tags, this also detects a cluster that is configured as a
 /// single server.
 pub(super) async fn nodes(
-    access: &RedisAccess,
+    access: &StoreAccess,
     hash_tags: impl Iterator<Item = HashTag>,
 ) -> Result<Vec<ScanNode>, Error> {
     let (connection, keyspace) = (access.connection()?, access.pipeline.keyspace());

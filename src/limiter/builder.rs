@@ -273,7 +273,8 @@ impl Builder {
     ///
     /// The process publishes them every 5 s while there is anything to report, in one call, and when it is
     /// [shut down](Limiter::shutdown). In a fleet of more than 150 instances, every 10 s. Redis keeps them for an hour. No
-    /// key of a check is published, and a failure changes no decision. Over Redis only.
+    /// key of a check is published, and a failure changes no decision. A limiter in memory has no fleet: it keeps its figures
+    /// for its own console, from the first `Inspector::in_memory` (feature `admin`) on.
     ///
     /// Default: false. `tidegate serve` enables it.
     pub fn publish_figures(mut self, publish: bool) -> Self {

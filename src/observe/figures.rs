@@ -6,9 +6,13 @@
 
 mod counters;
 pub(crate) mod format;
+#[cfg(feature = "admin")]
+mod recorded;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+#[cfg(feature = "admin")]
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -17,6 +21,8 @@ pub(crate) use self::counters::GateCounters;
 pub(crate) use self::counters::Histogram;
 use self::counters::{BUCKETS, GateCounts, Sharded, bound_us, bucket_of};
 use self::format::{LATENCY, NumberText, OTHER};
+#[cfg(feature = "admin")]
+use self::recorded::Recorded;
 use crate::runtime::sync::{Mutex, lock};
 
 /// The time of one hash of figures.
@@ -47,6 +53,9 @@ pub(crate) struct Figures {
     taken: Mutex<[u64; BUCKETS]>,
     /// Since the start.
     errors: AtomicU64,
+    /// Of a limiter in memory, once an inspector reads it.
+    #[cfg(feature = "admin")]
+    recorded: OnceLock<Mutex<Recorded>>,
 }
 
 impl Figures {

@@ -22,6 +22,8 @@ use crate::local::lease::LeaseRegistry;
 use crate::local::on_failure::OnFailure;
 use crate::local::overrides::Overrides;
 use crate::local::{breaker, fallback, overrides};
+#[cfg(feature = "admin")]
+use crate::observe::figures::BUCKET;
 use crate::observe::figures::Figures;
 use crate::observe::observer::EventSink;
 use crate::observe::warning::WarningSink;
@@ -46,7 +48,7 @@ pub(crate) struct Pipeline {
     pub(crate) unheld: UnheldCharges,
     pub(crate) secrets: Secrets,
     pub(crate) events: EventSink,
-    /// Set if this process publishes figures.
+    /// Set if this process publishes figures, or keeps them in memory.
     pub(super) figures: Option<Arc<Figures>>,
     pub(crate) warnings: WarningSink,
     pub(crate) defined_gates: DefinedGates,
@@ -111,7 +113,8 @@ impl Pipeline {
         let probes = probes(&keyspace, &keyed_hasher)?;
         let probe = probes[0].clone();
         let can_fail = matches!(*store, Store::Redis(_));
-        let figures = (can_fail && settings.figures).then(|| Arc::new(Figures::default()));
+        let is_stub = matches!(*store, Store::Stub(_));
+        let figures = (settings.figures && !is_stub).then(|| Arc::new(Figures::default()));
         let breaker = can_fail.then(|| {
             Arc::new(Breaker::new(breaker::BreakerSettings {
                 store: store.clone(),
@@ -267,6 +270,25 @@ impl Pipeline {
     /// Returns a key as written in the store.
     pub(crate) fn encoded(&self, key: &[u8]) -> String {
         self.keyspace.encoded(key)
+    }
+
+    /// Keeps the figures of a limiter in memory in this process, until the limiter is dropped.
+    #[cfg(feature = "admin")]
+    pub(crate) fn record_figures(&self) {
+        let Some(figures) = self.figures.as_ref().filter(|figures| figures.start_recording()) else { return };
+        let (figures, clock) = (Arc::downgrade(figures), self.clock.clone());
+        self.spawn(async move {
+            while let Some(figures) = figures.upgrade() {
+                figures.record(clock.now_us());
+                drop(figures);
+                clock.sleep(BUCKET).await;
+            }
+        });
+    }
+
+    #[cfg(feature = "admin")]
+    pub(crate) fn figures(&self) -> Option<&Figures> {
+        self.figures.as_deref()
     }
 
     #[cfg(feature = "admin")]

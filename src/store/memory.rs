@@ -186,6 +186,41 @@ impl MemoryStore {
     }
 }
 
+// Reads for operators.
+
+#[cfg(feature = "admin")]
+impl MemoryStore {
+    /// Returns the keys of all states and of all counts of denials.
+    pub(crate) fn redis_keys(&self) -> Vec<String> {
+        let mut keys = lock(&self.keys);
+        let now = self.clock.now_us();
+        let mut found = Vec::with_capacity(keys.records.len());
+        let mut keep = |key: &String, has_expired: bool| {
+            if !has_expired {
+                found.push(key.clone());
+            }
+            !has_expired
+        };
+        keys.records.retain(|key, (_, record)| keep(key, record.has_expired(now)));
+        keys.denials.retain(|key, denials| keep(key, denials.has_expired(now)));
+        found
+    }
+
+    /// Returns the quota that used a key last, and when its state expires, in ms since 1970.
+    pub(crate) fn quota_of(&self, redis_key: &str) -> Option<(Quota, u64)> {
+        let mut keys = lock(&self.keys);
+        let now = self.clock.now_us();
+        let (quota, record) = keys.records.get_mut(redis_key)?;
+        (!record.has_expired(now)).then_some((*quota, record.expires_ms))
+    }
+
+    /// Returns the counted denials of a key, by the key of their count.
+    pub(crate) fn denials(&self, denials_key: &str) -> Option<DenialCount> {
+        let denials = *lock(&self.keys).denials.get_mut(denials_key)?;
+        (!denials.has_expired(self.clock.now_us())).then_some(denials)
+    }
+}
+
 impl MemoryKeys {
     fn take(&mut self, group: &Group, now: u64) -> Result<Outcome, Error> {
         let mut records: Vec<Record> =

@@ -45,7 +45,7 @@ struct PagesState {
     readings: SharedReadings,
 }
 
-/// Returns the pages of the console. Without `inspector`, the limiter has no Redis.
+/// Returns the pages of the console. Without `inspector`, the limiter has no Redis: its keys and figures are in memory.
 pub(crate) fn routes(changes: AuditedChanges, inspector: Option<Inspector>) -> Router {
     let readings = SharedReadings::new(changes.service.clone(), inspector);
     Router::new()

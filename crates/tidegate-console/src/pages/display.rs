@@ -6,8 +6,8 @@ use tidegate::admin::human;
 use tidegate::{Override, Switch};
 use tidegate_rules::{Limit, Rule};
 
-/// The message of pages that need Redis.
-pub(super) const IN_MEMORY: &str = "This service keeps its limits in memory, as the demo does: the console shows rules and changes, but no figures or keys. For all pages, start with `--rules` and `--redis`.";
+/// The message of a process without Redis.
+pub(super) const IN_MEMORY: &str = "This process keeps its limits and figures in its own memory, and has no Redis. To share them with a fleet, start with `--rules` and `--redis`.";
 
 /// Returns the limit of a rule in words, with its mode.
 pub(super) fn rule(rule: &Rule) -> String {

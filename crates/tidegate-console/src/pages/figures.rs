@@ -19,6 +19,8 @@ const UNSETTLED: Duration = Duration::from_secs(30);
 /// The figures of the fleet. After the first reading, which takes the whole hour, only the newest buckets are read.
 pub(super) struct Figures {
     inspector: Inspector,
+    /// Younger figures are not complete.
+    settled: Duration,
     kept: Mutex<Kept>,
     load: Mutex<Load>,
 }
@@ -50,8 +52,8 @@ pub(super) struct NodeLoad {
 }
 
 impl Figures {
-    pub(super) fn new(inspector: Inspector) -> Self {
-        Self { inspector, kept: Mutex::default(), load: Mutex::default() }
+    pub(super) fn new(inspector: Inspector, settled: Duration) -> Self {
+        Self { inspector, settled, kept: Mutex::default(), load: Mutex::default() }
     }
 
     /// Returns the figures of the last hour. If Redis does not answer, returns the last ones, which say so.
@@ -94,7 +96,8 @@ impl Figures {
         for instance in &mut instances {
             instance.age = instance.age.saturating_add(age);
         }
-        let hour = Hour::new(kept.buckets.values(), instances, kept.bucket, now_unix_s);
+        let until_unix_s = now_unix_s.saturating_sub(self.settled.as_secs());
+        let hour = Hour::new(kept.buckets.values(), instances, kept.bucket, until_unix_s);
         let stale = stale.map(|error| Stale { error, read_unix_s });
         Ok(Hour { stale, ..hour })
     }

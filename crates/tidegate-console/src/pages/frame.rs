@@ -20,7 +20,7 @@ pub(super) struct Frame {
     pub(super) title: String,
     pub(super) tab: Option<Tab>,
     pub(super) namespace: String,
-    /// Whether this process counts in its own memory, so that nothing on the pages changes by itself.
+    /// Whether this process counts in its own memory.
     pub(super) is_in_memory: bool,
     /// The number of entries of the runbook that fire.
     pub(super) firing: usize,

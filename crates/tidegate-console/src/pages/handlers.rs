@@ -106,6 +106,7 @@ async fn live(readings: &SharedReadings, common: &Common) -> Live {
     let redis = readings.load().await;
     Live::new(Readings {
         hour: common.hour(),
+        is_in_memory: readings.is_in_memory(),
         overrides: common.overrides.as_deref().ok(),
         catalog: &common.catalog,
         has_answered: has_answered(&common.overrides),

@@ -254,7 +254,7 @@ mod tests {
     use tidegate::admin::{FigureBucket, GateFigures, Instance, LatencyFigures};
 
     use super::*;
-    use crate::pages::hour::Stale;
+    use crate::pages::hour::{SETTLED, Stale};
 
     const NOW: u64 = 1_800_000_010;
 
@@ -270,7 +270,7 @@ mod tests {
         let latency_us = LatencyFigures { count: 1, p50_us: 1, p99_us };
         let bucket = FigureBucket { start_unix_s: NOW - 20, gates: vec![gate], latency_us };
         let instance = Instance { breaker_open, ..Instance::default() };
-        Hour::new([bucket].iter(), vec![instance], Duration::from_secs(5), NOW)
+        Hour::new([bucket].iter(), vec![instance], Duration::from_secs(5), NOW - SETTLED.as_secs())
     }
 
     fn inputs<'h>(hour: Result<&'h Hour, &'static str>, redis: RedisState) -> ConditionInputs<'h> {
@@ -299,7 +299,7 @@ mod tests {
             ["TidegateBreakerOpen", "TidegateNearDeadline", "TidegateDeniesMuch"]
         );
         assert_eq!(firing(Ok(&hour(0, "local", 0, false))), ["TidegateFallbackDecides"]);
-        let empty = Hour::new([].iter(), Vec::new(), Duration::from_secs(5), NOW);
+        let empty = Hour::new([].iter(), Vec::new(), Duration::from_secs(5), NOW - SETTLED.as_secs());
         assert_eq!(firing(Ok(&empty)), ["TidegateNoDecisions"]);
         assert_eq!(firing(Err("no Redis")), [""; 0]);
     }

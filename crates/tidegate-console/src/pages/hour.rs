@@ -12,8 +12,8 @@ pub(super) const SPAN: Duration = Duration::from_secs(3_600);
 pub(super) const STEP_S: u64 = 30;
 /// The number of bars of a chart.
 pub(super) const STEPS: usize = (SPAN.as_secs() / STEP_S) as usize;
-/// Instances publish with their heartbeats: younger figures than this are not complete.
-const SETTLED_S: u64 = 10;
+/// Instances publish with their heartbeats: younger figures than this are not complete. Those in memory always are.
+pub(super) const SETTLED: Duration = Duration::from_secs(10);
 /// The time that counts as now, in seconds.
 const NOW_S: u64 = 60;
 
@@ -103,15 +103,15 @@ impl Default for GateHour {
 }
 
 impl Hour {
-    /// Sums the buckets of the hour before `now_unix_s`.
+    /// Sums the complete buckets of the hour before `until_unix_s`.
     pub(super) fn new<'b>(
         buckets: impl Iterator<Item = &'b FigureBucket>,
         instances: Vec<Instance>,
         bucket: Duration,
-        now_unix_s: u64,
+        until_unix_s: u64,
     ) -> Self {
         let bucket_s = bucket.as_secs().max(1);
-        let until = now_unix_s.saturating_sub(SETTLED_S) / bucket_s * bucket_s;
+        let until = until_unix_s / bucket_s * bucket_s;
         let first_step = first_step(until);
         let mut gates: HashMap<&str, GateHour> = HashMap::new();
         let mut latency = vec![None; STEPS];
@@ -260,7 +260,7 @@ mod tests {
     }
 
     fn hour(buckets: &[FigureBucket]) -> Hour {
-        Hour::new(buckets.iter(), Vec::new(), Duration::from_secs(5), NOW)
+        Hour::new(buckets.iter(), Vec::new(), Duration::from_secs(5), NOW - SETTLED.as_secs())
     }
 
     #[test]

@@ -57,7 +57,8 @@ pub(super) struct Live {
     pub(super) candidates: Option<String>,
     pub(super) tiles: Vec<Tile>,
     pub(super) decisions: Chart,
-    pub(super) latency: Chart,
+    /// `None` without Redis.
+    pub(super) latency: Option<Chart>,
     pub(super) gates: Vec<GateRow>,
     pub(super) more_gates: usize,
     pub(super) sources: Vec<SourceRow>,
@@ -154,7 +155,7 @@ impl Live {
             candidates: candidates(hour),
             tiles: tiles(hour, &total.now, &readings),
             decisions: decisions_chart(hour, &total),
-            latency: latency_chart(hour),
+            latency: (!readings.is_in_memory).then(|| latency_chart(hour)),
             gates: rows.collect(),
             more_gates: gates.len().saturating_sub(MAX_GATES),
             sources: sources(&total.sources),
@@ -201,7 +202,7 @@ fn tiles(hour: &Hour, now: &Totals, readings: &Readings<'_>) -> Vec<Tile> {
             (display::latency(now.p99_us), format!("p50 {}", display::latency(now.p50_us)), slow)
         }
     };
-    vec![
+    let mut tiles = vec![
         tile("Decisions, last minute", rate(now.decisions()), String::new(), Tone::Plain),
         tile(
             "Denied",
@@ -217,10 +218,15 @@ fn tiles(hour: &Hour, now: &Totals, readings: &Readings<'_>) -> Vec<Tile> {
         ),
         tile("Over limit (shadow)", rate(now.shadow_denied), "admitted".to_owned(), Tone::Plain),
         tile("Errors", rate(now.errors), "checks without a reply".to_owned(), tone(now.errors, Tone::Bad)),
-        tile("Wait for Redis, p99", p99, p50, slow),
-        tile("Circuit breaker", breaker.0, breaker.1, breaker.2),
-        tile("Instances", all.to_string(), "with a heartbeat".to_owned(), Tone::Plain),
-    ]
+    ];
+    if !readings.is_in_memory {
+        tiles.extend([
+            tile("Wait for Redis, p99", p99, p50, slow),
+            tile("Circuit breaker", breaker.0, breaker.1, breaker.2),
+            tile("Instances", all.to_string(), "with a heartbeat".to_owned(), Tone::Plain),
+        ]);
+    }
+    tiles
 }
 
 fn sources(sources: &std::collections::BTreeMap<String, u64>) -> Vec<SourceRow> {
@@ -298,6 +304,7 @@ impl InstanceRow {
 /// The readings from which the overview is made.
 pub(in crate::pages) struct Readings<'r> {
     pub(in crate::pages) hour: Result<&'r Hour, &'r str>,
+    pub(in crate::pages) is_in_memory: bool,
     /// `None` if they cannot be read.
     pub(in crate::pages) overrides: Option<&'r [Override]>,
     pub(in crate::pages) catalog: &'r Catalog,

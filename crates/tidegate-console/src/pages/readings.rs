@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tidegate::admin::{GivenKey, Inspector};
 use tidegate::{Error, Limiter, Override};
@@ -11,7 +12,7 @@ use super::catalog::Catalog;
 use super::display::IN_MEMORY;
 use super::figures::{Figures, NodeLoad};
 use super::health::{ConditionInputs, RedisState};
-use super::hour::Hour;
+use super::hour::{Hour, SETTLED};
 use super::top::{Ranked, Top};
 
 /// The readings that the pages share. Clones share them.
@@ -21,27 +22,31 @@ pub(super) struct SharedReadings(Arc<SharedReadingsInner>);
 struct SharedReadingsInner {
     service: RateLimitService,
     limiter: Limiter,
-    redis: Option<RedisReadings>,
+    is_in_memory: bool,
+    /// `None` if the limiter is a stub.
+    state: Option<StateReadings>,
 }
 
-/// The readers of the state in Redis.
-struct RedisReadings {
+/// The readers of the state in Redis, or in memory.
+struct StateReadings {
     inspector: Inspector,
     figures: Figures,
     top: Top,
 }
 
 impl SharedReadings {
-    /// Makes the readings of a service. Without `inspector`, the limiter has no Redis, and the console shows no figures and
-    /// no keys.
+    /// Makes the readings of a service. Without `inspector`, the limiter has no Redis.
     pub(super) fn new(service: RateLimitService, inspector: Option<Inspector>) -> Self {
         let limiter = service.rules().limiter().clone();
-        let redis = inspector.map(|inspector| RedisReadings {
-            figures: Figures::new(inspector.clone()),
+        let is_in_memory = inspector.is_none();
+        let settled = if is_in_memory { Duration::ZERO } else { SETTLED };
+        let inspector = inspector.or_else(|| Inspector::in_memory(&limiter));
+        let state = inspector.map(|inspector| StateReadings {
+            figures: Figures::new(inspector.clone(), settled),
             top: Top::new(inspector.clone()),
             inspector,
         });
-        Self(Arc::new(SharedReadingsInner { service, limiter, redis }))
+        Self(Arc::new(SharedReadingsInner { service, limiter, is_in_memory, state }))
     }
 
     pub(super) fn service(&self) -> &RateLimitService {
@@ -49,31 +54,34 @@ impl SharedReadings {
     }
 
     pub(super) fn namespace(&self) -> &str {
-        self.0.redis.as_ref().map_or("in memory", |redis| redis.inspector.namespace())
+        self.inspector().map_or("in memory", Inspector::namespace)
     }
 
-    fn redis(&self) -> Result<&RedisReadings, String> {
-        self.0.redis.as_ref().ok_or_else(|| IN_MEMORY.to_owned())
+    fn state(&self) -> Result<&StateReadings, String> {
+        self.0.state.as_ref().ok_or_else(|| IN_MEMORY.to_owned())
     }
 
     pub(super) fn inspector(&self) -> Result<&Inspector, String> {
-        self.redis().map(|redis| &redis.inspector)
+        self.state().map(|state| &state.inspector)
     }
 
-    /// Returns the forms that a key can have in Redis; none in memory.
+    /// Returns the forms that a key can have in the store.
     pub(super) fn stored_forms(&self, key: &GivenKey) -> Vec<String> {
         self.inspector().map_or_else(|_| Vec::new(), |inspector| inspector.stored_forms(key))
     }
 
     /// Returns the figures of the last hour, or why there are none.
     pub(super) async fn hour(&self) -> Result<Arc<Hour>, String> {
-        let hour = self.redis()?.figures.hour().await;
+        let hour = self.state()?.figures.hour().await;
         hour.map_err(|error| format!("The figures of the fleet cannot be read: {error}"))
     }
 
     /// Returns the load of each server, or why it is not known.
     pub(super) async fn load(&self) -> Result<Vec<NodeLoad>, String> {
-        self.redis()?.figures.load().await.map_err(|error| {
+        if self.is_in_memory() {
+            return Err(IN_MEMORY.to_owned());
+        }
+        self.state()?.figures.load().await.map_err(|error| {
             let text = error.to_string();
             let right = match text.contains("NOPERM") {
                 true => " The Redis user of this process needs the right +info.",
@@ -85,7 +93,7 @@ impl SharedReadings {
 
     /// Returns whether this process counts in its own memory.
     pub(super) fn is_in_memory(&self) -> bool {
-        self.0.redis.is_none()
+        self.0.is_in_memory
     }
 
     pub(super) async fn overrides(&self) -> Result<Vec<Override>, Error> {
@@ -100,7 +108,7 @@ impl SharedReadings {
         catalog: &Catalog,
     ) -> Result<Ranked, String> {
         let limits = catalog.limits(overrides);
-        let ranked = self.redis()?.top.read(gate, limits).await;
+        let ranked = self.state()?.top.read(gate, limits).await;
         ranked.map_err(|error| format!("The keys cannot be read: {error}"))
     }
 
@@ -129,7 +137,7 @@ impl SharedReadings {
 
     /// Returns the state of Redis as this process sees it.
     pub(super) async fn own_health(&self) -> Vec<String> {
-        if self.0.redis.is_none() {
+        if self.0.is_in_memory {
             return vec![IN_MEMORY.to_owned()];
         }
         let health = self.0.limiter.health().await;
@@ -144,6 +152,6 @@ pub(super) fn has_answered<T>(reply: &Result<T, Error>) -> bool {
 
 impl fmt::Debug for SharedReadings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharedReadings").field("has_redis", &self.0.redis.is_some()).finish_non_exhaustive()
+        f.debug_struct("SharedReadings").field("is_in_memory", &self.0.is_in_memory).finish_non_exhaustive()
     }
 }

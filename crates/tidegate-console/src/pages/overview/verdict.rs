@@ -134,7 +134,7 @@ mod tests {
     use tidegate_rules::Rules;
 
     use super::*;
-    use crate::pages::hour::Stale;
+    use crate::pages::hour::{SETTLED, Stale};
 
     const NOW: u64 = 1_800_000_010;
     const RULES: &str = "
@@ -151,20 +151,21 @@ descriptors:
         let gate =
             GateFigures { gate: gate.to_owned(), allowed, denied, by_source, ..GateFigures::default() };
         let bucket = FigureBucket { start_unix_s: NOW - 20, gates: vec![gate], ..FigureBucket::default() };
-        Hour::new([bucket].iter(), vec![Instance::default()], Duration::from_secs(5), NOW)
+        Hour::new([bucket].iter(), vec![Instance::default()], Duration::from_secs(5), NOW - SETTLED.as_secs())
     }
 
     fn verdict(hour: Result<&Hour, &str>) -> (Tone, String, Vec<String>) {
         let catalog = Catalog::new(&Rules::parse("d.yaml", RULES).unwrap().bind(&Limiter::in_memory()));
         let denying = hour.map_or_else(|_| Vec::new(), |hour| Denying::all(hour, Some(&[]), &catalog));
         let readings = Readings {
+            is_in_memory: false,
             hour,
             overrides: Some(&[]),
             catalog: &catalog,
             has_answered: true,
             redis: Err(String::new()),
         };
-        let empty = Hour::new([].iter(), Vec::new(), Duration::from_secs(5), NOW);
+        let empty = Hour::new([].iter(), Vec::new(), Duration::from_secs(5), NOW - SETTLED.as_secs());
         let headline = Headline::new(&readings, hour.unwrap_or(&empty), &denying);
         (headline.verdict, headline.headline, denying.into_iter().map(|gate| gate.why).collect())
     }

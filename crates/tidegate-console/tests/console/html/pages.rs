@@ -28,23 +28,41 @@ async fn pages_of_an_empty_fleet_are_shown() {
 }
 
 #[tokio::test]
-async fn pages_without_redis_have_the_rules_and_say_what_is_missing() {
-    let service =
-        RateLimitService::new(Rules::parse("shop.yaml", RULES).unwrap().bind(&Limiter::in_memory()));
+async fn pages_without_redis_have_the_rules_and_keys_and_say_what_is_missing() {
+    let limiter = Limiter::in_memory();
+    let service = RateLimitService::new(Rules::parse("shop.yaml", RULES).unwrap().bind(&limiter));
+    let _ = limiter.gate(USERS, users_quota()).check("bob").await.unwrap();
     let console = Console::of(shared(), namespace(), service, None).await;
     for path in PAGES {
         console.page(path, 200).await;
     }
     let page = console.page("/", 200).await;
-    assert!(page.contains("keeps its limits in memory"), "{page}");
-    for false_text in ["00:00:00 UTC", "Pause updates", "data-live", "<figure", "class=\"tiles\""] {
+    assert!(page.contains("enable `publish_figures`"), "{page}");
+    for false_text in ["00:00:00 UTC", "<figure", "class=\"tiles\""] {
         assert!(!page.contains(false_text), "{false_text}: {page}");
     }
-    assert!(!console.page("/keys", 200).await.contains("Pause updates"));
+    assert!(console.page("/keys", 200).await.contains("1 of 3 used"));
     assert!(!console.page("/health", 200).await.contains("Redis decides for this process"));
     assert!(console.page("/gates", 200).await.contains("data-label=\"Allowed\">-<"));
     assert!(console.page("/gates", 200).await.contains("3/d"));
-    console.page("/key?key=bob", 404).await;
+    assert!(console.page("/key?key=bob", 200).await.contains("1 of 3 used"));
+    console.stop().await;
+}
+
+#[tokio::test]
+async fn figures_in_memory_are_those_of_the_process_up_to_now() {
+    let limiter = Limiter::builder().in_memory().publish_figures(true).build().unwrap();
+    let service = RateLimitService::new(Rules::parse("shop.yaml", RULES).unwrap().bind(&limiter));
+    let console = Console::of(shared(), namespace(), service, None).await;
+    let users = limiter.gate(USERS, users_quota());
+    for _ in 0..5 {
+        let _ = users.check("bob").await.unwrap();
+    }
+    // A bucket of figures ends after 5 s.
+    soon("the denials are shown", async || console.page("/", 200).await.contains("1 gate denies requests"))
+        .await;
+    let page = console.page("/", 200).await;
+    assert!(page.contains("the store in memory decided") && !page.contains("Wait for Redis"), "{page}");
     console.stop().await;
 }
 
