@@ -3,6 +3,7 @@
 pub(crate) mod arguments;
 mod certificates;
 mod config_file;
+mod demo;
 pub(crate) mod effective;
 mod from_env;
 pub(crate) mod relations;
@@ -18,7 +19,7 @@ use clap::Parser;
 use serde_json::{Value, json};
 use tidegate::{Event, Limiter, Observer, OnFailure};
 use tidegate_http::{Draft, Headers};
-use tidegate_rules::{Loader, ReloadingRules, Rules};
+use tidegate_rules::{Loader, ReloadingRules};
 use tidegate_server::{
     Admin, BoundServer, HeaderNames, PortName, RateLimitService, Server, ServerError, ServiceMetrics,
 };
@@ -28,8 +29,6 @@ use crate::args::{Charge, Cli, Command, FailurePolicy, Redis, ResponseHeaders, S
 use crate::failure::Failure;
 use crate::output::{Output, Text, inform, warn, warn_of};
 use crate::{log, option_file};
-
-const DEMO_RULES: &str = include_str!("demo.yaml");
 
 /// Runs the service until the process is told to stop. Returns whether all requests were answered. With `--check`, only
 /// checks the settings, and loads the rules and certificates. The admin port shows `settings`.
@@ -59,7 +58,8 @@ pub(crate) fn run(serve: &Serve, redis: &Redis, settings: Value, out: Output) ->
         log::count_in(&metrics);
         let limiter = limiter(serve, redis, &metrics, out)?;
         let rules = rules(serve, &limiter)?;
-        let count = rules.limits().rules().iter().count();
+        let limits = rules.limits();
+        let count = limits.rules().iter().count();
         let server = server(serve, rules).metrics(metrics);
         let server = match &certificates {
             Some(certificates) => server.tls(certificates.tls()),
@@ -79,6 +79,10 @@ pub(crate) fn run(serve: &Serve, redis: &Redis, settings: Value, out: Output) ->
         let _ = limiter.ready_within(limiter.deadline()).await;
         // Ends with the runtime.
         certificates.map(|certificates| tokio::spawn(certificates.follow(out.json)));
+        if serve.demo {
+            // Ends with the runtime.
+            tokio::spawn(demo::make_traffic(limits));
+        }
         report(serve, &server, count, out);
         Ok(server.run(stop).await?)
     })
@@ -141,7 +145,7 @@ pub(crate) fn loader_from_env(out: Output) -> Result<(Loader, PathBuf), Failure>
 
 fn limiter(serve: &Serve, redis: &Redis, metrics: &ServiceMetrics, out: Output) -> Result<Limiter, Failure> {
     let mut builder = match serve.demo {
-        true => Limiter::builder().in_memory(),
+        true => Limiter::builder().in_memory().publish_figures(true),
         false => redis
             .builder(out.json)?
             .deadline(serve.deadline)
@@ -163,8 +167,7 @@ fn limiter(serve: &Serve, redis: &Redis, metrics: &ServiceMetrics, out: Output) 
 /// Loads the rules, and binds them to the limiter, which does not call Redis yet.
 fn rules(serve: &Serve, limiter: &Limiter) -> Result<ReloadingRules, Failure> {
     let Some(path) = &serve.rules else {
-        let rules = Rules::parse("demo.yaml", DEMO_RULES).map_err(Failure::ConfigErrors)?;
-        return Ok(rules.bind(limiter).into());
+        return Ok(demo::rules().map_err(Failure::ConfigErrors)?.bind(limiter).into());
     };
     // Loaded before, for errors with their lines.
     loader(serve).load(path).map_err(Failure::ConfigErrors)?;
@@ -243,7 +246,7 @@ fn report(serve: &Serve, server: &BoundServer, rules: usize, out: Output) {
     let mut lines =
         vec![line(format!("serving {rules} rule{plural}: gRPC on {grpc}, HTTP on http://{http}"))];
     if serve.demo {
-        lines.extend(demo_lines(http).map(line));
+        lines.extend(demo::lines(http, server.admin_addr()).into_iter().map(line));
     }
     let admin = server.admin_addr();
     if let Some(admin) = admin {
@@ -254,18 +257,6 @@ fn report(serve: &Serve, server: &BoundServer, rules: usize, out: Output) {
     }
     let json = json!({ "grpc_addr": grpc, "http_addr": http, "admin_addr": admin, "rules": rules });
     out.print_later(&json, &lines);
-}
-
-fn demo_lines(http: SocketAddr) -> [String; 5] {
-    let request = r#"{"domain": "demo", "descriptors": [{"entries": [{"key": "user", "value": "bob"}]}]}"#;
-    [
-        format!("  curl -s http://{http}/json -d '{request}'"),
-        "Try it six times: the rules admit 5 requests a minute for each user. Then change the request:"
-            .to_owned(),
-        "  - `ada` instead of `bob`: no limit".to_owned(),
-        "  - the key `path` and the value `/search`: in shadow mode, so nothing is denied".to_owned(),
-        "  - `\"hits_addend\": 3` beside `domain`: three units at once".to_owned(),
-    ]
 }
 
 /// Ends when the process receives a signal that asks it to end: SIGTERM, SIGINT, SIGQUIT or SIGHUP. Ignores SIGUSR1 and

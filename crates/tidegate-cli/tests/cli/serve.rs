@@ -158,7 +158,7 @@ fn demo_needs_no_redis_and_its_request_works() {
     let ports = [&ports[..], &["--admin-addr", "127.0.0.1:0"]].concat();
     let mut child = program.command(ports).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-    assert!(lines.next().unwrap().starts_with("serving 3 rules: gRPC on 127.0.0.1:"));
+    assert!(lines.next().unwrap().starts_with("serving 7 rules: gRPC on 127.0.0.1:"));
     let curl = lines.next().unwrap();
     let (url, body) = curl.trim().strip_prefix("curl -s http://").unwrap().split_once(" -d ").unwrap();
     let (address, path) = url.split_once('/').unwrap();
@@ -175,6 +175,39 @@ fn demo_needs_no_redis_and_its_request_works() {
     assert_eq!(http(address, "/json", &zoe).0, 429);
     child.kill().unwrap();
     child.wait().unwrap();
+}
+
+#[test]
+fn demo_fills_every_page_of_the_console_within_10_seconds() {
+    let began = Instant::now();
+    let service = Service::start(&Program::at("redis://127.0.0.1:1"), &["--demo", "--drain-notice", "0s"]);
+    let page = |path: &str| send(&service.admin, &format!("GET {path}"), "accept: text/html", "");
+    let shows = |path: &str, texts: &[&str]| {
+        let mut shown = (0, String::new());
+        soon(&format!("{path} shows {texts:?}"), || {
+            shown = page(path);
+            shown.0 == 200 && texts.iter().all(|text| shown.1.contains(text))
+        });
+    };
+    shows(
+        "/",
+        &["deny requests", "demo.login", "demo.tenant", "demo.path-_search", "Candidate quotas of rules"],
+    );
+    shows("/gates", &["payments.provider", "8 in flight", "demo.outage"]);
+    shows("/gate?name=demo.login", &["demo.yaml", "Decisions per second"]);
+    shows("/keys", &["203.0.113.66", "Blocked: every check is denied", "acme", "near limit"]);
+    shows("/key?key=203.0.113.66", &["Blocked: every check is denied", "ban"]);
+    shows("/overrides", &["mallory", "60/min"]);
+    shows("/rules", &["demo.yaml", "ban: { after: 20"]);
+    shows("/explain?domain=demo&descriptor=login%3D203.0.113.66", &["demo.login"]);
+    shows("/health", &["The fleet makes decisions."]);
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+
+    let outage = r#"{"domain": "demo", "descriptors": [{"entries": [{"key": "outage", "value": "on"}]}]}"#;
+    assert_eq!(http(&service.http, "/json", outage).0, 200);
+    shows("/keys", &["8 of 8 used"]);
+    service.signal("-TERM");
+    assert_eq!(service.end(), Some(0), "the traffic ends with the service");
 }
 
 #[test]
