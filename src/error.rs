@@ -402,9 +402,10 @@ impl fmt::Display for Error {
     }
 }
 
+/// The message: it is what the standard library prints of an error that `main` returns.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Error({self})")
+        fmt::Display::fmt(self, f)
     }
 }
 

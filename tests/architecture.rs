@@ -111,7 +111,7 @@ fn house_is_within_its_budgets() {
         ("crates/tidegate-console/src", 3_815),
         ("crates/tidegate-http/src", 5_070),
         ("crates/tidegate-rules/src", 5_550),
-        ("crates/tidegate-server/src", 5_735),
+        ("crates/tidegate-server/src", 5_750),
         ("lua", 2_390),
     ];
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

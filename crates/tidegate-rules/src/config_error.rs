@@ -195,7 +195,7 @@ pub(super) fn cut(mut text: String, max_chars: usize) -> String {
 ///
 /// An error contains a part of one line of its file, but only if the file has a field of a rule file: `domain`,
 /// `descriptors` or `rate_limits`. Names that it quotes are cut. So a link to a secret file does not reveal it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct ConfigErrors {
     kept: Vec<ConfigError>,
     total: usize,
@@ -224,6 +224,13 @@ impl fmt::Display for ConfigErrors {
             0 => Ok(()),
             more => write!(f, "\n\n... and {more} more"),
         }
+    }
+}
+
+/// The message: it is what the standard library prints of an error that `main` returns.
+impl fmt::Debug for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

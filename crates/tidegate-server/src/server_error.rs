@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 
 /// The error of a server that could not start or go on.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
     /// A port cannot be opened at its address.
@@ -36,6 +36,13 @@ pub enum ServerError {
     /// The reflection service could not be made.
     #[error("the reflection service failed: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
+}
+
+/// The message: it is what the standard library prints of an error that `main` returns.
+impl fmt::Debug for ServerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// A port of the server. `Display` shows its name in messages: `gRPC`, `HTTP` or `admin`.

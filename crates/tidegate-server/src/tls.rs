@@ -1,5 +1,6 @@
 //! TLS of the gRPC port, and the check of clients' certificates.
 
+use std::fmt;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -24,7 +25,7 @@ pub struct Tls {
 }
 
 /// The reason why [`Tls`] could not be made.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
     /// A text is not in PEM, or has no certificate or no key.
@@ -33,6 +34,13 @@ pub enum TlsError {
     /// A certificate or key cannot be used.
     #[error("{0} cannot be used: {1}")]
     Unusable(&'static str, String),
+}
+
+/// The message: it is what the standard library prints of an error that `main` returns.
+impl fmt::Debug for TlsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl Tls {

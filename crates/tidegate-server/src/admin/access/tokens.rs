@@ -3,7 +3,7 @@
 use std::fs::{File, Metadata};
 use std::io::Read;
 use std::path::Path;
-use std::{fs, io};
+use std::{fmt, fs, io};
 
 use sha2::{Digest, Sha256};
 
@@ -48,7 +48,7 @@ struct TokenEntry {
 }
 
 /// The reason why a file of tokens cannot be used. Its text contains no token.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum AdminTokensError {
     /// The file cannot be read.
@@ -65,6 +65,13 @@ pub enum AdminTokensError {
     /// The file as a whole cannot be used.
     #[error("admin tokens: {0}")]
     Unusable(String),
+}
+
+/// The message: it is what the standard library prints of an error that `main` returns.
+impl fmt::Debug for AdminTokensError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl AdminTokens {
