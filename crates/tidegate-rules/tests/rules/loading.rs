@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use tidegate_rules::{Descriptor, Rules, schema};
+use tidegate_rules::{Descriptor, Limit, Rules, schema};
 
 /// A temporary folder, removed on drop.
 pub(super) struct Folder(pub(super) PathBuf);
@@ -115,4 +115,24 @@ fn schema_describes_every_field_of_the_example_fixtures() {
     for name in names {
         assert!(schema["$defs"][name].is_object(), "{name}");
     }
+}
+
+#[test]
+fn each_file_of_the_guide_is_read_without_a_warning_and_one_has_tiers_a_ban_and_a_candidate() {
+    let page = include_str!("../../docs/rules.md");
+    let files = page.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    let files: Vec<Rules> = files.map(|text| Rules::parse("guide.yaml", text).unwrap()).collect();
+    assert!(files.iter().all(|rules| rules.warnings().is_empty()), "{files:?}");
+    let whole = files.last().unwrap();
+    let find = |entries: &[(&'static str, &'static str)]| {
+        let descriptor = entries.iter().fold(Descriptor::new(), |all, (key, value)| all.entry(key, *value));
+        whole.find("api", &descriptor).unwrap()
+    };
+    let user = find(&[("user", "ada")]);
+    assert_eq!(user.candidate().unwrap().limit(), 60);
+    let Limit::Quota(pro) = user.limit(Some("pro")) else { panic!("{user:?}") };
+    assert_eq!(pro.limit(), 1_000);
+    assert!(matches!(user.limit(Some("internal")), Limit::Unlimited));
+    assert!(find(&[("path", "/login"), ("remote_address", "192.0.2.7")]).ban().is_some());
+    assert_eq!(find(&[("path", "/reports/7")]).quota().unwrap().to_string(), "10/min burst 2");
 }
