@@ -1,21 +1,39 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 //! Rate limits that a whole fleet shares. State lives in Redis, and every decision is one atomic step.
 //!
-//! ```
+//! ```no_run
 //! use tidegate::{Error, Limiter, Quota, Rate};
 //!
 //! const LOGIN: Quota = Quota::token_bucket(5, Rate::per_minute(5)); // an invalid quota does not compile
 //!
 //! #[tokio::main]
 //! async fn main() -> Result<(), Error> {
-//!     let limiter = Limiter::in_memory(); // in a fleet: Limiter::open("redis://…")?
+//!     let limiter = Limiter::builder().url("redis://127.0.0.1:6379").namespace("shop").build()?;
 //!     let login = limiter.gate("login", LOGIN);
 //!
 //!     let decision = login.check("user:42").await?;
-//!     assert!(decision.is_allowed());
-//!     assert_eq!(decision.remaining(), 4);
+//!     if !decision.is_allowed() {
+//!         println!("too many logins, try again in {:?}", decision.retry_after());
+//!     }
 //!     Ok(())
 //! }
+//! ```
+//!
+//! In front of an HTTP service, the crate `tidegate-http` does it, here for each client's address:
+//!
+//! ```ignore
+//! let limit = RateLimitLayer::new(limiter.gate("api", "100/min burst 20".parse()?), Key::client_ip(ClientIp::peer()));
+//! let app = axum::Router::new().route("/", get("hi\n")).layer(limit);
+//! ```
+//!
+//! Tests and single processes need no Redis:
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::Error> {
+//! let limiter = tidegate::Limiter::in_memory();
+//! let login = limiter.gate("login", "5/min burst 5".parse()?);
+//! assert_eq!(login.check("user:42").await?.remaining(), 4);
+//! # Ok(()) }
 //! ```
 //!
 //! A [`Limiter`] owns the connection to Redis and the work in the background. A [`Gate`] is a named limit:
@@ -37,7 +55,7 @@
 //! | `cluster` | `Builder::cluster`: Redis Cluster |
 //! | `http` | keys of the types of the crates `http` and `bytes`, such as `HeaderValue` |
 //! | `metrics` | `metrics`: metrics for any recorder of the `metrics` facade |
-//! | `serde` | `Serialize` and `Deserialize` for [`Quota`] and [`Rate`], `Serialize` for [`Decision`] |
+//! | `serde` | [`Settings`], `Serialize` and `Deserialize` for [`Quota`] and [`Rate`], `Serialize` for [`Decision`] |
 //! | `tls` | `rediss://` with rustls and ring |
 //! | `tracing` | a span for each check, and events |
 //!

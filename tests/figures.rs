@@ -262,7 +262,8 @@ async fn no_decision_of_many_gates_is_lost() {
 #[tokio::test]
 async fn in_memory_limiter_keeps_its_figures_for_an_hour_in_this_process() {
     let clock = ManualClock::new();
-    let limiter = Limiter::builder().in_memory().manual_clock(clock.clone()).publish_figures(true).build().unwrap();
+    let limiter =
+        Limiter::builder().in_memory().manual_clock(clock.clone()).publish_figures(true).build().unwrap();
     assert!(Inspector::new(&limiter).unwrap_err().is_config());
     let inspector = Inspector::in_memory(&limiter).unwrap();
     let login = limiter.gate("login", TEN);

@@ -7,6 +7,7 @@ mod bodies;
 mod charging;
 mod closed;
 mod examples;
+mod first_program;
 pub(crate) mod fixture;
 mod fleet;
 mod headers;

@@ -106,17 +106,6 @@ fn rejections_in_the_language_of_the_client() {
 }
 
 #[test]
-fn axum_in_ten_lines() {
-    let source = include_str!("../../examples/ten_lines.rs");
-    // A comment ends the part that README.md shows.
-    let shown =
-        source.lines().skip_while(|line| line.starts_with("//!")).take_while(|line| !line.starts_with("// "));
-    let lines = shown.filter(|line| !line.trim().is_empty());
-    assert_eq!(lines.count(), 10);
-    assert_matches_docs("ten_lines");
-}
-
-#[test]
 fn rules_from_a_folder() {
     assert_matches_docs("rules");
 }

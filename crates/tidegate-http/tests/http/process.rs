@@ -54,7 +54,7 @@ impl Example {
 
 /// Returns a free port outside the ephemeral range. A client that connects to an ephemeral port with no
 /// listener may get the same port as its source port, and then connects to itself.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let mut ports = std::iter::repeat_with(|| rand::rng().random_range(10_000..32_000));
     ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).unwrap()
 }

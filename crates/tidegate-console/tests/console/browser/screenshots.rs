@@ -3,9 +3,13 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD as STANDARD;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Command;
 
 use super::super::html::fixture::OPERATOR;
 use super::driver::{Browser, Scheme};
@@ -51,4 +55,30 @@ async fn long_form_screenshots_of_the_documentation_are_written() {
     assert!(all || bytes < MAX_BYTES, "{bytes}");
     browser.close().await;
     console.stop().await;
+}
+
+/// The picture of the README: the program's own demo, after some minutes of its traffic.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "writes docs/operate/img/demo.webp; needs the program, and TIDEGATE_DEMO_MINUTES of traffic (5)"]
+async fn long_form_picture_of_the_demo_is_written() {
+    let minutes = std::env::var("TIDEGATE_DEMO_MINUTES").ok().and_then(|text| text.parse().ok()).unwrap_or(5);
+    let test = std::env::current_exe().unwrap();
+    let program = test.ancestors().nth(2).unwrap().join("tidegate");
+    let ports = ["--grpc-addr", "--http-addr", "--admin-addr"].map(|port| [port, "127.0.0.1:0"]);
+    let mut demo = Command::new(program);
+    demo.args(["--json", "serve", "--demo"]).args(ports.concat()).stdout(Stdio::piped()).kill_on_drop(true);
+    let mut demo = demo.spawn().unwrap();
+    let mut lines = BufReader::new(demo.stdout.take().unwrap()).lines();
+    let started = lines.next_line().await.unwrap().unwrap();
+    let started: serde_json::Value = serde_json::from_str(&started).unwrap();
+    tokio::time::sleep(Duration::from_secs(60 * minutes)).await;
+    let browser = Browser::start().await;
+    browser.prefer(Scheme::Light).await;
+    browser.resize(1280).await;
+    browser.visit(&format!("http://{}/", started["admin_addr"].as_str().unwrap())).await;
+    browser.sees("deny requests").await;
+    let picture = STANDARD.decode(browser.screenshot().await).unwrap();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operate/img");
+    fs::write(folder.join("demo.webp"), picture).unwrap();
+    browser.close().await;
 }
