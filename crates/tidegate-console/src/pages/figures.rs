@@ -140,7 +140,7 @@ mod tests {
     async fn failed_reading_is_kept_for_the_readers_that_wait() {
         // Nothing listens there.
         let limiter = Limiter::builder().url("redis://127.0.0.1:1").stderr_warnings(false).build().unwrap();
-        let figures = Figures::new(Inspector::new(&limiter).unwrap());
+        let figures = Figures::new(Inspector::new(&limiter).unwrap(), UNSETTLED);
         assert!(figures.hour().await.is_err());
         let (made_at, _) = figures.kept.lock().await.hour.clone().unwrap();
         assert!(figures.hour().await.is_err());
