@@ -214,12 +214,12 @@ async fn each_face_refuses_the_same_changes_for_the_same_reason() {
         (
             "override",
             &free,
-            "the rule of gate `auth.free` has no quota: it allows or denies every request; nothing changed",
+            "the rule of gate `auth / free` has no quota: it allows or denies every request; nothing changed",
         ),
         (
             "block",
             &[("gate", "auth.free"), ("key", "eve"), ("for", "1h")],
-            "the rule of gate `auth.free` has no quota",
+            "the rule of gate `auth / free` has no quota",
         ),
         ("block", &[("gate", "Logins"), ("key", "eve"), ("for", "0s")], "a change cannot last 0s: write 90s"),
         ("switch", &[("gate", "Logins"), ("to", "closed"), ("for", "20y")], "at most ten years (3650d)"),

@@ -143,7 +143,7 @@ fn explain_shows_the_matching_rule_or_the_missing_entry() {
             ":3), which is more specific than the prefix `log*`",
             "user=ada matches the key without a value",
             "rule auth.auth_type_login.user: 2/h burst 2",
-            "gate auth.auth_type-login.user",
+            "gate auth / auth_type=login / user (in redis auth.auth_type-login.user)",
         ],
     );
     explain("auth_type=logout", 0, &["the prefix `log*`", "1/d, shadow mode"]);

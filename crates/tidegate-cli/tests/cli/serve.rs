@@ -413,7 +413,7 @@ fn admin_port_has_the_tokens_of_its_file_and_reports_changes() {
     assert_eq!(service.ask("ada"), 200);
     let (status, metrics) = send(&service.admin, "GET /metrics", viewer, "");
     assert_eq!(status, 200);
-    let counted = r#"tidegate_decisions_total{gate="d.user",outcome="allowed",source="redis"} 1"#;
+    let counted = r#"tidegate_decisions_total{gate="d / user",outcome="allowed",source="redis"} 1"#;
     assert!(metrics.contains(counted), "{metrics}");
 
     let json = format!("{operator}\r\ncontent-type: application/json");
