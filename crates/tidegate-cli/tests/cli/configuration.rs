@@ -123,8 +123,8 @@ fn password_of_the_environment_is_for_the_user_in_the_url_of_a_setting() {
     command.env("TIDEGATE_REDIS_PASSWORD", "Quagga");
     let service = Service::of(command);
     soon("Redis accepts the login", || get(&service.http, "/readyz") == 200);
-    // The URL in the environment is a setting, too.
-    let mut command = bare(&["inspect"]);
+    // The URL in the environment is a setting, too. The namespace is another one: the service probes Redis in its own.
+    let mut command = bare(&["inspect", "--namespace", "unused"]);
     command.env("TIDEGATE_REDIS_URL", server.url().replace("://", "://ops@"));
     run(command.env("TIDEGATE_REDIS_PASSWORD", "Quagga")).assert(1, &["no state in namespace"]);
 }
