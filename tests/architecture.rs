@@ -104,7 +104,7 @@ fn no_rooms_import_each_other_in_a_circle() {
 fn house_is_within_its_budgets() {
     const ROOMS: usize = 17;
     const FLOORS: usize = 12;
-    const PUBLIC_FUNCTIONS: usize = 383;
+    const PUBLIC_FUNCTIONS: usize = 384;
     const LINES: [(&str, usize); 7] = [
         ("src", 24_235),
         ("crates/tidegate-cli/src", 5_130),

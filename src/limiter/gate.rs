@@ -298,6 +298,12 @@ impl Gate {
         self.with_checked_settings()
     }
 
+    /// Returns whether denials of a key lead to a [ban](Self::ban).
+    #[must_use]
+    pub fn has_ban(&self) -> bool {
+        self.spec.ban.is_some()
+    }
+
     /// Sets whether checks charge units that were used already, such as the tokens or bytes of a response that has
     /// ended. Such a check charges its cost whatever the state: also beyond the limit, a cost above the limit, and while
     /// the key is blocked. It is admitted if the units were within the limit. Its other values are those after the charge,

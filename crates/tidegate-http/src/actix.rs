@@ -123,7 +123,8 @@ impl RateLimitLayer {
     /// the charge. [`on_rejection`](Self::on_rejection) does not apply: the handler, or actix-web by `?`, responds to the
     /// rejection.
     ///
-    /// Cancel safe: units taken by a dropped future are refunded, and permits are released.
+    /// Cancel safe: dropping the future releases permits, and refunds the units of a request that waits. A check in flight
+    /// may have been charged, and stays charged.
     ///
     /// ```
     /// use actix_web::{Error, HttpRequest, HttpResponse, body::BoxBody, web};

@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use http::uri::Authority;
 use http::{HeaderMap, Request, Response, StatusCode, header};
 use tidegate::{Decision, Error, Gate};
 use tower_layer::Layer;
@@ -76,7 +77,7 @@ impl OutgoingLayer {
     /// Limits a client to the quota of `gate`.
     #[must_use]
     pub fn new(gate: Gate) -> Self {
-        let key = Key::from_fn(|parts| host(parts).map(|host| host.to_ascii_lowercase().into_bytes()));
+        let key = Key::from_fn(|parts| host(parts).map(String::into_bytes));
         Self { gate, key, max_wait: Duration::from_secs(30), max_block: Duration::from_secs(3_600) }
     }
 
@@ -136,12 +137,11 @@ impl OutgoingLayer {
     }
 }
 
-fn host(parts: &http::request::Parts) -> Option<&str> {
-    parts.uri.host().or_else(|| {
-        // A request in origin form names its host in a header.
-        let authority = parts.headers.get(header::HOST)?.to_str().ok()?;
-        Some(authority.rsplit_once(':').map_or(authority, |(host, _)| host))
-    })
+fn host(parts: &http::request::Parts) -> Option<String> {
+    // A request in origin form names its host in a header.
+    let in_header = || parts.headers.get(header::HOST)?.to_str().ok()?.parse::<Authority>().ok();
+    let authority = parts.uri.authority().cloned().or_else(in_header)?;
+    Some(authority.host().to_ascii_lowercase())
 }
 
 impl<S> Layer<S> for OutgoingLayer {
@@ -215,7 +215,7 @@ impl<T, E> fmt::Debug for OutgoingFuture<T, E> {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum OutgoingError<E> {
-    /// The request would have to wait longer than [`max_wait`](self::OutgoingLayer::max_wait). It was not
+    /// The request would have to wait longer than is left of [`max_wait`](self::OutgoingLayer::max_wait). It was not
     /// sent. The decision's `retry_after` is the time until it can be admitted.
     Limited(Decision),
     /// The limiter could not decide: see [`OnFailure`](tidegate::OnFailure). The request was not sent.
@@ -242,7 +242,7 @@ impl<E: fmt::Display> fmt::Display for OutgoingError<E> {
         match self {
             Self::Limited(decision) => write!(
                 f,
-                "not sent: the limit \"{}\" would admit the request in {:?}, which is longer than max_wait",
+                "not sent: the limit \"{}\" would admit the request in {:?}, which is longer than what is left of max_wait",
                 decision.gate(),
                 decision.retry_after()
             ),

@@ -26,8 +26,7 @@ pub(super) async fn decide(settings: &LayerSettings, parts: &Parts) -> Admission
             let mut group = checks.group().await;
             let result = match (&mut group, &settings.wait_queue) {
                 (None, _) => Ok((None, None)),
-                // Boxed, so that requests that do not wait have a small future.
-                (Some(group), Some(wait_queue)) => Box::pin(wait_queue.decide(group)).await,
+                (Some(group), Some(wait_queue)) => wait_queue.decide(group).await,
                 (Some(group), None) => group.decide().await.map(|decision| (Some(decision), None)),
             };
             Admission::new(settings, checks, group, result, &[], Vec::new())

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use http::HeaderValue;
 use http::header::HOST;
 use http::request::Parts;
-use tidegate::Error;
+use tidegate::{Error, Gate};
 use tidegate_rules::mapping::{Action, Condition, Mapping, Match, Source};
-use tidegate_rules::{Descriptor, Rules};
+use tidegate_rules::{Descriptor, Rule, Rules};
 
+use super::in_flight::is_in_flight;
 #[cfg(any(feature = "actix", feature = "axum"))]
 use super::key::pattern_of;
 use super::key::{ClientIp, Key, TrustMistake, path, uri};
@@ -150,6 +151,32 @@ impl Descriptors {
         Ok(mapping.check(&provided, cfg!(any(feature = "actix", feature = "axum")))?)
     }
 
+    /// Checks that the rules can be decided together with this gate.
+    pub(super) fn check_beside(&self, gate: &Gate, rules: &Rules) -> Result<(), Error> {
+        let conflicts = |rule: &&Rule| match is_in_flight(gate) {
+            true => rule.ban().is_some(),
+            false => rule.is_in_flight() && gate.has_ban(),
+        };
+        // Rules in shadow mode are decided apart.
+        let mut together = rules.iter().filter(|rule| rule.domain() == &*self.domain && !rule.is_shadow());
+        match together.find(conflicts) {
+            Some(rule) if !rules.charges_each(&self.domain) => {
+                let (file, line) = rule.origin();
+                Err(Error::config(format!(
+                    "{file}:{line}: a ban and an in-flight limit cannot be decided together, and the layer has the gate \
+                     `{}` beside this rule: add `charge: each` to the document, or use one layer for each",
+                    gate.name().unwrap_or_default()
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns whether a request without a cost may have descriptors that apply to it. A closure can bring a limit of 0.
+    pub(super) fn apply_without_cost(&self, rules: &Rules) -> bool {
+        self.closure.is_some() || rules.applies_without_cost(&self.domain)
+    }
+
     /// Returns the descriptors of this request, or the part that the request lacks. Passes mistakes to
     /// `report`.
     pub(super) fn for_request<'p>(
@@ -196,7 +223,8 @@ impl Descriptors {
             if let Err(absent) = value {
                 report(SetupMistake::Absent(absent));
             }
-            let value = value.and_then(|value| if value.is_empty() { Err(Absent::Sent) } else { Ok(value) });
+            let value =
+                value.and_then(|value| if value.is_empty() { Err(Absent::NotSent) } else { Ok(value) });
             descriptor = match (value, missing_key) {
                 (Ok(value), _) => descriptor.with(key, value),
                 (Err(Absent::PeerAddress), MissingKey::Reject) => return Err(Absent::PeerAddress),
@@ -232,7 +260,7 @@ impl Descriptors {
                 return network.map(|text| Cow::Owned(text.into_bytes())).ok_or(Absent::PeerAddress);
             }
             Source::Extension(extension) => {
-                let key = self.extension_key(&extension.name).ok_or(Absent::Sent)?;
+                let key = self.extension_key(&extension.name).ok_or(Absent::NotSent)?;
                 return key.find(parts);
             }
             Source::Header(name) => header(name, parts),
@@ -253,7 +281,7 @@ impl Descriptors {
                 (conditions.iter().all(is_met) == *expected).then_some(Cow::Borrowed(value.as_bytes()))
             }
         };
-        found.ok_or(Absent::Sent)
+        found.ok_or(Absent::NotSent)
     }
 
     fn tier_of<'p>(&'p self, mapping: Option<&'p Mapping>, parts: &'p Parts) -> Option<Cow<'p, str>> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue, RETRY_AFTER};
-use tidegate::{AllDecision, Decision, Gate};
+use tidegate::{AllDecision, Decision, Gate, Quota};
 
 pub(super) use self::header_values::HeaderValues;
 use self::header_values::{Quoted, ValueText, ceil_seconds};
@@ -149,8 +149,19 @@ impl Headers {
     /// ```
     #[must_use]
     pub fn of(&self, gate: &Gate, decision: &Decision) -> HeaderMap {
+        self.of_policy(Policy::new(gate, None), decision)
+    }
+
+    /// Does the same as [`of`](Self::of) by the quota that decided. For keys of which an operator's
+    /// [override](tidegate::Control::set_override) can set another window: [`Gate::effective_quota`].
+    #[must_use]
+    pub fn of_quota(&self, quota: &Quota, decision: &Decision) -> HeaderMap {
+        self.of_policy(Policy::of_quota(Some(*quota), None), decision)
+    }
+
+    fn of_policy(&self, policy: Policy, decision: &Decision) -> HeaderMap {
         let mut headers = HeaderMap::new();
-        let policy = Policy { is_shadow: decision.is_shadow(), ..Policy::new(gate, None) };
+        let policy = Policy { is_shadow: decision.is_shadow(), ..policy };
         let wait = (!decision.is_allowed()).then(|| self.jittered_wait(decision.retry_after()));
         let all = AllDecision::of_each([decision.clone()]);
         self.write(&mut headers, &HeaderValues { decision: &all, policies: &[policy], wait });

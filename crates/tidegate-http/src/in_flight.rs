@@ -13,9 +13,15 @@ pub(super) fn is_in_flight(gate: &Gate) -> bool {
     gate.quota().as_ref().is_some_and(Quota::is_in_flight)
 }
 
-/// Returns whether the check is at an in-flight limit, so that it must be acquired.
+/// Returns whether one of two gates has a ban, and the other an in-flight limit. One step cannot decide both: if it
+/// acquires permits, it counts no denials.
+pub(super) fn is_ban_beside_permits(one: &Gate, other: &Gate) -> bool {
+    (one.has_ban() && is_in_flight(other)) || (other.has_ban() && is_in_flight(one))
+}
+
+/// Returns whether the check must be acquired: it takes units of an in-flight limit. Without a cost, it is a peek.
 pub(super) fn needs_permit(check: &Check) -> bool {
-    check.quota().as_ref().is_some_and(Quota::is_in_flight)
+    check.units() > 0 && check.quota().as_ref().is_some_and(Quota::is_in_flight)
 }
 
 /// Returns whether a request may wait for a permit inside the limiter, where the acquires of a key wait in order of

@@ -196,7 +196,7 @@ impl Key {
             KeySource::Constant(key) => Some(Cow::Borrowed(&**key)),
             KeySource::Closure(f) => f(parts).map(Cow::Owned),
         };
-        found.ok_or(Absent::Sent)
+        found.ok_or(Absent::NotSent)
     }
 
     /// Returns the mistake in the declaration of trusted proxies that this request shows. Allocates nothing.

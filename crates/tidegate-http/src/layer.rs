@@ -22,6 +22,7 @@ use super::charge::Charge;
 use super::descriptors::Descriptors;
 use super::gate_rule::GateRule;
 use super::headers::Headers;
+use super::in_flight::is_ban_beside_permits;
 use super::key::Key;
 use super::missing_key::MissingKey;
 use super::rejection::{OnClosed, Rejection};
@@ -62,8 +63,8 @@ impl RateLimitLayer {
     ///
     /// # Panics
     ///
-    /// If a gate's name is invalid, if the gates belong to different limiters, or if there is no rule: such a
-    /// layer would limit nothing.
+    /// If a gate's name is invalid, if the gates belong to different limiters, if one has a [ban](Gate::ban) and another
+    /// an in-flight limit, or if there is no rule: such a layer would limit nothing.
     #[must_use]
     #[track_caller]
     pub fn of(rules: impl IntoIterator<Item = GateRule>) -> Self {
@@ -161,7 +162,7 @@ impl RateLimitLayer {
         let need: Arc<Need> = Arc::new(move |rules| required.check(rules));
         rules.require(&need)?;
         let limiter = rules.limits().limiter().clone();
-        let file_rules = FileRules { rules, descriptors, _need: need, limiter };
+        let file_rules = FileRules { rules, descriptors, needs: vec![need], limiter };
         Ok(Self::without_rules().set(|settings| settings.file_rules = Some(file_rules)))
     }
 
@@ -169,7 +170,9 @@ impl RateLimitLayer {
     ///
     /// # Panics
     ///
-    /// If the gate's name is invalid, or if the gate belongs to a different limiter than the other gates.
+    /// If the gate's name is invalid, if the gate belongs to a different limiter than the other gates, or if of it and
+    /// another gate or rule, one has a [ban](Gate::ban) and the other an in-flight limit. A later version of reloading
+    /// rules with such a rule is rejected.
     #[must_use]
     #[track_caller]
     pub fn and(self, gate: Gate, key: Key) -> Self {
@@ -185,7 +188,24 @@ impl RateLimitLayer {
     #[track_caller]
     pub fn and_rule(self, rule: GateRule) -> Self {
         self.ensure_usable(&rule.gate);
-        self.set(|settings| settings.rules.push(rule))
+        #[cfg(feature = "rules")]
+        let layer = self.with_rules_that_fit(&rule.gate);
+        #[cfg(not(feature = "rules"))]
+        let layer = self;
+        layer.set(|settings| settings.rules.push(rule))
+    }
+
+    /// Panics if the rules from files cannot be decided together with this gate. Rejects later versions that cannot.
+    #[cfg(feature = "rules")]
+    #[track_caller]
+    fn with_rules_that_fit(self, gate: &Gate) -> Self {
+        let Some(FileRules { rules, descriptors, .. }) = &self.settings.file_rules else { return self };
+        let (descriptors, gate) = (descriptors.clone(), gate.clone());
+        let need: Arc<Need> = Arc::new(move |rules| descriptors.check_beside(&gate, rules));
+        if let Err(error) = rules.require(&need) {
+            panic!("a RateLimitLayer cannot use this gate: {error}");
+        }
+        self.set(|settings| settings.file_rules.iter_mut().for_each(|it| it.needs.push(need.clone())))
     }
 
     /// Panics for a gate with which each request would fail.
@@ -198,6 +218,10 @@ impl RateLimitLayer {
             !gate.charges_used(),
             "a RateLimitLayer checks a request before it uses units: use this gate without `charge_used`, and let the layer charge at the end of the response"
         );
+        assert!(
+            !self.settings.rules.iter().any(|other| is_ban_beside_permits(gate, &other.gate)),
+            "a RateLimitLayer cannot decide a gate with a ban together with an in-flight limit, since a step that acquires permits counts no denials: use one layer for each"
+        );
         let others = self.settings.rules.first().map(|other| other.gate.limiter());
         #[cfg(feature = "rules")]
         let others =
@@ -209,7 +233,8 @@ impl RateLimitLayer {
     }
 
     /// Sets the cost of a request for each rule without a cost of its own, except for in-flight limits: their
-    /// units are slots, not bytes or tokens. See [`GateRule::cost`].
+    /// units are slots, not bytes or tokens. See [`GateRule::cost`]. Rules from files that deny every request also deny
+    /// one with cost 0.
     ///
     /// Default: 1.
     #[must_use]
@@ -343,7 +368,8 @@ impl RateLimitLayer {
     /// handler has read, for example. Waits as the layer does. [`AdmittedRequest::respond`] settles the charge.
     /// [`on_rejection`](Self::on_rejection) does not apply: the handler responds to the rejection.
     ///
-    /// Cancel safe: units taken by a dropped future are refunded, and permits are released.
+    /// Cancel safe: dropping the future releases permits, and refunds the units of a request that waits. A check in flight
+    /// may have been charged, and stays charged.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() {

@@ -86,7 +86,8 @@
 //!
 //! When a client disconnects, the server drops the request's future:
 //!
-//! - A request in the wait queue frees its permit at once, and its units are refunded.
+//! - A request in the wait queue frees its permit at once, and its units are refunded. Under `charge: each`, limits that
+//!   have admitted it while others deny it stay charged.
 //! - A request that the service has received stays charged, unless [`Charge::if_abandoned`] is set. So does one
 //!   whose response body is dropped before its end, if its charge depends on the body.
 //! - A request whose check is in flight may have been charged, and stays charged.

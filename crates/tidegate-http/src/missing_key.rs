@@ -23,7 +23,7 @@ pub enum MissingKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Absent {
     /// A property of the request, which the client has not sent.
-    Sent,
+    NotSent,
     /// The address of the peer, which the server provides.
     PeerAddress,
     /// An extension, which an earlier layer provides.
@@ -38,7 +38,7 @@ pub(super) enum Absent {
 impl fmt::Display for Absent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Sent => f.write_str("the request lacks the key of a rule"),
+            Self::NotSent => f.write_str("the request lacks the key of a rule"),
             Self::PeerAddress => f.write_str(
                 "a request has no peer address, so clients cannot be told apart: serve axum with \
                  `into_make_service_with_connect_info::<SocketAddr>()`, or insert a \

@@ -7,9 +7,7 @@ use std::time::Duration;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use smallvec::SmallVec;
-use tidegate::{Gate, Quota};
-
-use super::in_flight::is_in_flight;
+use tidegate::{Check, Gate, Quota};
 
 /// The partition key of a request: 96 bits, which base64 encodes without padding.
 pub(super) type PartitionKey = [u8; 12];
@@ -76,17 +74,23 @@ pub(super) struct Policy {
 
 impl Policy {
     pub(super) fn new(gate: &Gate, name: Option<Arc<str>>) -> Self {
-        let window = gate.quota().as_ref().map_or(Duration::ZERO, Quota::window);
-        let window_s = (!is_in_flight(gate)).then(|| whole_seconds(window));
-        Self { name, window_s, unit: None, partition_key: None, is_shadow: false }
+        Self::of_quota(gate.quota(), name)
     }
 
-    /// Returns the policy of a rule that denies all requests and has no gate. `window`: `None` for an in-flight
-    /// limit.
+    pub(super) fn of_quota(quota: Option<Quota>, name: Option<Arc<str>>) -> Self {
+        Self { name, window_s: quota.and_then(window_s), unit: None, partition_key: None, is_shadow: false }
+    }
+
+    /// Takes over the settings that decide this check: an operator's override may have replaced those of the gate.
+    pub(super) fn follow(&mut self, check: &Check) {
+        self.is_shadow = check.is_shadow();
+        self.window_s = check.quota().and_then(window_s);
+    }
+
+    /// Returns the policy of a rule of rates that denies all requests and has no quota.
     #[cfg(feature = "rules")]
-    pub(super) fn for_zero_limit(name: Arc<str>, window: Option<Duration>) -> Self {
-        let window_s = window.map(whole_seconds);
-        Self { name: Some(name), window_s, unit: None, partition_key: None, is_shadow: false }
+    pub(super) fn for_zero_limit(name: Arc<str>, window: Duration) -> Self {
+        Self { window_s: Some(whole_seconds(window)), ..Self::of_quota(None, Some(name)) }
     }
 
     /// Returns the unit to report, or `None` for the default of the drafts, requests.
@@ -94,6 +98,11 @@ impl Policy {
         let default = if self.window_s.is_some() { REQUESTS } else { CONCURRENT_REQUESTS };
         Some(self.unit.as_deref().unwrap_or(default)).filter(|unit| *unit != REQUESTS)
     }
+}
+
+/// Returns the window in seconds; `None` of an in-flight limit.
+fn window_s(quota: Quota) -> Option<u64> {
+    (!quota.is_in_flight()).then(|| whole_seconds(quota.window()))
 }
 
 /// Returns the window in seconds, rounded up, at least 1.

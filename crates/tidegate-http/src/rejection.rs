@@ -116,7 +116,7 @@ impl Rejection {
     /// Rejects a request that lacks a part of its key.
     pub(super) fn absent(absent: Absent) -> Self {
         match absent {
-            Absent::Sent => {
+            Absent::NotSent => {
                 let message = "This request lacks the key that its limit counts by.".to_owned();
                 Self::new(Reason::MissingKey, message, None)
             }

@@ -102,7 +102,7 @@ impl RequestChecks {
         Check::follow(&mut checks).await;
         self.shadow_checks = checks.split_off(count);
         for (policy, check) in self.policies.iter_mut().zip(&checks) {
-            policy.is_shadow = check.is_shadow();
+            policy.follow(check);
         }
         (!checks.is_empty()).then(|| match self.charges_each {
             true => CheckGroup::each(checks),

@@ -3,7 +3,7 @@
 use futures_util::future::{BoxFuture, join, join_all};
 use http::request::Parts;
 use tidegate::{AllDecision, Check, Decision, Error, Permit};
-use tidegate_rules::{Descriptor, Plan, PlannedCheck, Rule, Rules, RulesDecision};
+use tidegate_rules::{Plan, PlannedCheck, Rule, RulesDecision};
 
 use super::admission::Admission;
 use super::check_group::CheckGroup;
@@ -39,8 +39,8 @@ async fn decide_now(file_rules: &FileRules, settings: &LayerSettings, parts: &Pa
         }
     };
     let domain = file_rules.descriptors.domain();
-    let is_checked = hits > 0 || has_in_flight_rule(limits.rules(), domain);
-    let descriptors = match is_checked {
+    let is_read = hits > 0 || file_rules.descriptors.apply_without_cost(limits.rules());
+    let descriptors = match is_read {
         false => Ok(Vec::new()),
         true => file_rules.descriptors.for_request(limits.rules(), parts, settings.missing_key, &report),
     };
@@ -49,17 +49,14 @@ async fn decide_now(file_rules: &FileRules, settings: &LayerSettings, parts: &Pa
         Err(absent) => return Admission::rejected(Rejection::absent(absent)),
     };
     let descriptors: Vec<_> = match settings.cost {
-        // The layer's cost does not count slots, so a request without a cost still takes those of its rules.
-        Some(_) if hits == 0 => {
-            let rules = limits.rules();
-            let is_in_flight = |descriptor: &Descriptor<'_>| is_in_flight(rules.find(domain, descriptor));
-            let descriptors = descriptors.into_iter().filter(|descriptor| !descriptor.has_limit());
-            descriptors.filter(is_in_flight).map(|descriptor| descriptor.hits(1)).collect()
-        }
-        Some(_) => descriptors.into_iter().map(|descriptor| descriptor.hits(hits)).collect(),
+        // Hits of 0 would ask whether a unit is left.
+        Some(_) => descriptors.into_iter().map(|descriptor| descriptor.hits(hits.max(1))).collect(),
         None => descriptors,
     };
     let mut plan = limits.plan(domain, &descriptors);
+    if hits == 0 {
+        plan.leave_out_rates();
+    }
     // The gates of the layer are decided together with the rules.
     let is_beside_gates = !plan.charges_each() && (settings.chooser.is_some() || !settings.rules.is_empty());
     let peeked = match is_beside_gates || plan.has_peeks_beside_charges() {
@@ -101,15 +98,6 @@ async fn decide_now(file_rules: &FileRules, settings: &LayerSettings, parts: &Pa
     admission
 }
 
-/// Returns whether the rule limits requests in flight.
-fn is_in_flight(rule: Option<&Rule>) -> bool {
-    rule.is_some_and(Rule::is_in_flight)
-}
-
-fn has_in_flight_rule(rules: &Rules, domain: &str) -> bool {
-    rules.iter().any(|rule| rule.is_in_flight() && rule.domain() == domain)
-}
-
 impl RequestChecks {
     /// Adds the checks of a plan. The layer's cost does not count the slots of in-flight limits.
     fn add_plan(&mut self, plan: &Plan<'_>, settings: &LayerSettings) {
@@ -128,10 +116,16 @@ impl RequestChecks {
             self.charges.push(settings.charge.clone());
         }
         self.shadow_checks.extend(plan.shadow_checks().iter().map(check_of));
-        self.static_denials.extend(plan.static_denials().map(|(rule, decision)| {
+        self.static_denials.extend(plan.static_denials().map(|(outcome, decision)| {
+            let rule = outcome.rule();
             let name = rule.map_or_else(|| decision.gate().into(), |rule| rule.shown().clone());
-            let window = rule.and_then(Rule::quota).map_or(decision.retry_after(), |quota| quota.window());
-            (decision.clone(), Policy::for_zero_limit(name, (!is_in_flight(rule)).then_some(window)))
+            let policy = match outcome.quota() {
+                None if !rule.is_some_and(Rule::is_in_flight) => {
+                    Policy::for_zero_limit(name, decision.retry_after())
+                }
+                quota => Policy::of_quota(quota, Some(name)),
+            };
+            (decision.clone(), policy)
         }));
     }
 }

@@ -75,8 +75,8 @@ pub(super) struct LayerSettings {
 pub(super) struct FileRules {
     pub(super) rules: ReloadingRules,
     pub(super) descriptors: Arc<Descriptors>,
-    /// Rejects a reload that lacks the domain or its extensions. The rules hold only a weak reference to it.
-    pub(super) _need: Arc<Need>,
+    /// Reject a reload that the layer cannot use. The rules hold only weak references to them.
+    pub(super) needs: Vec<Arc<Need>>,
     /// The limiter of the gates, the same for all versions of the rules.
     pub(super) limiter: Limiter,
 }

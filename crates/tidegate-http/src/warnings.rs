@@ -71,7 +71,7 @@ impl LayerWarnings {
                     limiter.warn(&self.extension_missing, || absent.to_string());
                 }
             }
-            Absent::Sent => {}
+            Absent::NotSent => {}
         }
     }
 

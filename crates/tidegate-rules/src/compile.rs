@@ -49,6 +49,8 @@ pub(super) struct Compiled {
 pub(super) struct Domain {
     pub(super) top: Level,
     pub(super) charges_each: bool,
+    /// Whether a rule [applies without cost](Rule::applies_without_cost).
+    pub(super) applies_without_cost: bool,
     pub(super) mapping: Mapping,
     file: Arc<str>,
     line: usize,
@@ -198,7 +200,8 @@ impl FileCompiler<'_, '_> {
         let charges_each = charge.map_or(options.charges_each, |at| at == 1);
         let (name, span) = self.reader.required("domain", &fields, node, &DOCUMENT);
         let (top, mapping) = (Level::default(), Mapping::default());
-        let new = Domain { top, charges_each, mapping, file: self.file.clone(), line: span.line as usize };
+        let (file, line) = (self.file.clone(), span.line as usize);
+        let new = Domain { top, charges_each, applies_without_cost: false, mapping, file, line };
         let mut scratch = None;
         let mut domain = match self.compiled.domains.remove(name) {
             None => new,
@@ -228,7 +231,10 @@ impl FileCompiler<'_, '_> {
             domain.mapping.tier = tier;
         }
         let descriptors = self.reader.take_list("descriptors", descriptors);
+        let rules_before = self.compiled.rules.len();
         self.descriptors(descriptors, scratch.as_mut().unwrap_or(&mut domain.top));
+        let rules = &self.compiled.rules[rules_before..];
+        domain.applies_without_cost |= rules.iter().any(|rule| rule.applies_without_cost());
         self.compiled.domains.insert(name.into(), domain);
         for span in std::mem::take(&mut self.unlimited) {
             let hint = "add a `rate_limit`, or to admit them on purpose `rate_limit: { unlimited: true }`";

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
-use tidegate::Decision;
 use tidegate::redact::RedactedKey;
+use tidegate::{Decision, Quota};
 
 use super::metadata;
 use super::rule::Rule;
@@ -28,6 +28,7 @@ pub struct RulesDecision {
 pub struct RuleOutcome {
     pub(super) rule: Option<Arc<Rule>>,
     pub(super) result: RuleResult,
+    pub(super) quota: Option<Quota>,
     pub(super) metric: Option<String>,
     pub(super) candidate: Option<Decision>,
 }
@@ -42,8 +43,9 @@ pub enum RuleResult {
     Unlimited,
     /// Another rule of the same request replaces the matching rule, which charges nothing.
     Replaced,
-    /// The gate was not checked, because a rule that denies everything denied the request.
-    /// With [`Mode::deny_above_limit`](super::Mode::deny_above_limit), its state is shown instead, unless the peek fails.
+    /// The gate was not checked, because a rule that denies everything denied the request, or because the request
+    /// costs nothing. With [`Mode::deny_above_limit`](super::Mode::deny_above_limit), its state is shown instead, unless
+    /// the peek fails.
     NotChecked,
     /// The matching rule is in shadow mode, and its check failed: the limiter was shut down, or its
     /// configuration is wrong.
@@ -204,6 +206,18 @@ impl RuleOutcome {
             RuleResult::Decided(decision) => Some(decision),
             _ => None,
         }
+    }
+
+    /// Returns the quota that decided: that of an operator's override of the key, else that of the rule's limit for the
+    /// tier, or of the descriptor's own limit. `None` if no quota decided, as at a limit that denies every request.
+    #[must_use]
+    pub const fn quota(&self) -> Option<Quota> {
+        self.quota
+    }
+
+    /// Sets the decision of the gate, which has this quota for the key.
+    pub(super) fn decide(&mut self, quota: Option<Quota>, decision: Decision) {
+        (self.quota, self.result) = (quota, RuleResult::Decided(decision));
     }
 
     /// Returns the decision of the rule's [candidate](Rule::candidate), if it was made. It is always allowed, and

@@ -6,7 +6,6 @@ use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 use std::{fmt, fs, io};
 
 use super::config_error::{ConfigError, MAX_CONTEXT_CHARS, SourceSpan};
@@ -60,11 +59,9 @@ impl FilesRead {
         Self { sources: Arc::new(sources), errors, warning }
     }
 
-    /// Returns the result of a reading that was given up after this time.
-    pub(super) fn hanging(path: &Path, timeout: Duration) -> Self {
-        let reason =
-            format!("cannot be read: it did not end within {timeout:?}. See whether its file server answers");
-        Self { sources: Arc::default(), errors: vec![unreadable(path, reason)], warning: None }
+    /// Returns the result of a reading that failed as a whole.
+    pub(super) fn failed(path: &Path, error: &io::Error) -> Self {
+        Self { sources: Arc::default(), errors: vec![unreadable(path, cannot_read(error))], warning: None }
     }
 }
 

@@ -11,6 +11,7 @@ mod take;
 
 use std::sync::{Arc, OnceLock};
 
+use futures_util::future::try_join_all;
 use tidegate::{Acquired, Error, Event, Gate, Grant, Limiter, Permits, RepeatedWarning};
 
 pub use self::decide::RulesGrant;
@@ -210,6 +211,21 @@ impl RulesLimiter {
         Ok(Grant::new(granted, n, decision))
     }
 
+    /// Refunds the units that a check of these descriptors charges, each to its gate. A rule that another one of them
+    /// replaces gets nothing back. The gates are independent: if one fails, others may have got their units.
+    ///
+    /// # Errors
+    ///
+    /// As [`Gate::refund`].
+    pub async fn refund(&self, domain: &str, descriptors: &[Descriptor<'_>]) -> Result<(), Error> {
+        let plan = self.planned(domain, descriptors, true);
+        // Beside a rule that denies every request, a plan leaves the others out.
+        let checks = plan.checks().iter().chain(plan.uncharged()).chain(plan.shadow_checks());
+        let charged = checks.filter(|check| check.cost() > 0);
+        let refunds = charged.map(|check| check.gate().refund(check.key(), check.cost()));
+        try_join_all(refunds).await.map(drop)
+    }
+
     /// Plans the checks of a request. Notifies the observer of rules that deny without a check, and warns of
     /// an unknown domain.
     #[must_use]
@@ -217,11 +233,11 @@ impl RulesLimiter {
         self.planned(domain, descriptors, false)
     }
 
-    /// Plans a request. Of one that only peeks, the observer is notified of nothing.
-    fn planned(&self, domain: &str, descriptors: &[Descriptor<'_>], is_peek: bool) -> Plan<'_> {
+    /// Plans a request. Of one that is silent, such as a peek, the observer is notified of nothing.
+    fn planned(&self, domain: &str, descriptors: &[Descriptor<'_>], is_silent: bool) -> Plan<'_> {
         let RulesLimiterInner { limiter, rules, gates, unknown_domain, .. } = &*self.0;
         let plan = Plan::new(rules, gates, limiter, domain, descriptors);
-        if !is_peek {
+        if !is_silent {
             plan.notify(limiter, descriptors);
         }
         if !plan.is_domain_known() {

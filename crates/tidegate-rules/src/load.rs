@@ -219,8 +219,17 @@ impl Rules {
         self.0.compiled.domains.get(domain)?.top.find(&descriptor.entries)
     }
 
-    pub(super) fn charges_each(&self, domain: &str) -> bool {
+    /// Returns whether the rules of the domain are decided independently of each other: `charge: each`.
+    #[must_use]
+    pub fn charges_each(&self, domain: &str) -> bool {
         self.0.compiled.domains.get(domain).is_some_and(|domain| domain.charges_each)
+    }
+
+    /// Returns whether a rule of the domain also decides requests that cost nothing: it limits requests in flight, or
+    /// denies every request.
+    #[must_use]
+    pub fn applies_without_cost(&self, domain: &str) -> bool {
+        self.0.compiled.domains.get(domain).is_some_and(|domain| domain.applies_without_cost)
     }
 
     /// Returns how the domain maps a request to descriptors, or `None` if no file has the domain.

@@ -230,7 +230,7 @@ impl Watcher {
         let mut last = loaded.clone();
         while self.shared.strong_count() > 0 {
             thread::park_timeout(POLL_INTERVAL);
-            let now = reader.read().unwrap_or_else(|| FilesRead::hanging(&self.path, READ_TIMEOUT));
+            let now = reader.read().unwrap_or_else(|error| FilesRead::failed(&self.path, &error));
             if now != *last {
                 last = Arc::new(now);
             } else if !Arc::ptr_eq(&last, &loaded) {

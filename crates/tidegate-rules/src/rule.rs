@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt::Write;
+use std::iter;
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -195,6 +196,14 @@ impl Rule {
     #[must_use]
     pub fn is_in_flight(&self) -> bool {
         self.settings.is_in_flight
+    }
+
+    /// Returns whether the rule also decides requests that cost nothing: it limits requests in flight, or one of its limits
+    /// denies every request.
+    pub(super) fn applies_without_cost(&self) -> bool {
+        let LimitSettings { limit, tiers, is_in_flight, .. } = &*self.settings;
+        let mut limits = iter::once(limit).chain(tiers.iter().map(|(_, limit)| limit));
+        *is_in_flight || limits.any(|limit| matches!(limit, Limit::DenyAll(_)))
     }
 
     /// Returns the units of one hit.

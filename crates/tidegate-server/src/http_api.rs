@@ -16,8 +16,7 @@ use tokio::time::Instant;
 
 use crate::body::BodyError;
 use crate::connections::Place;
-use crate::for_clients::retry_after;
-use crate::for_clients::shortened;
+use crate::for_clients::{retry_after, shortened};
 use crate::http_state::HttpState;
 use crate::metrics::ServiceMetrics;
 use crate::metrics::requests::HttpRequests;

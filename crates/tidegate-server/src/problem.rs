@@ -8,8 +8,7 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::for_clients::retry_after;
-use crate::for_clients::shortened;
+use crate::for_clients::{retry_after, shortened};
 
 /// The beginning of all types of problems.
 const TYPE_PREFIX: &str = "urn:tidegate:problem:";

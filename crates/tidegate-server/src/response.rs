@@ -4,12 +4,13 @@ use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
 
 use http::HeaderName;
+use http::header::RETRY_AFTER;
 use prost_types::value::Kind;
 use prost_types::{ListValue, Struct, Value};
 use serde_json::{Value as Json, json};
 use tidegate::{Decision, Quota, Source};
 use tidegate_http::Headers;
-use tidegate_rules::{Limit, Rule, RuleOutcome, RuleResult, RulesDecision, RulesLimiter};
+use tidegate_rules::{Limit, Rule, RuleOutcome, RuleResult, RulesDecision};
 
 use crate::for_clients::whole_seconds;
 use crate::proto::envoy::config::core::v3::HeaderValue;
@@ -45,30 +46,25 @@ pub(crate) fn status(
     status
 }
 
-/// Returns the limit that decided. Its unit is unknown if its window is none of the protocol's units, or if an
-/// operator's override decided, whose window is not known here.
+/// Returns the limit that decided. Its unit is unknown if its window is none of the protocol's units.
 fn current_limit(outcome: &RuleOutcome, descriptor: &RateLimitDescriptor, decision: &Decision) -> RateLimit {
     let name = outcome.rule().and_then(Rule::name).unwrap_or_default().to_owned();
     let mut limit = RateLimit { name, requests_per_unit: saturate(decision.limit()), ..Default::default() };
-    let window = match quota(outcome, descriptor) {
-        Some(quota) if quota.limit() == decision.limit() || decision.limit() == 0 => quota.window(),
-        _ => Duration::ZERO,
-    };
-    limit.set_unit(unit::of_window(window));
+    let window = quota(outcome, descriptor).map(|quota| quota.window());
+    limit.set_unit(unit::of_window(window.unwrap_or_default()));
     limit
 }
 
-/// Returns the quota of the outcome's limit. A limit that denies everything has a quota with its window.
+/// Returns the quota that decided. For a limit that denies everything, it is one with its window.
 fn quota(outcome: &RuleOutcome, descriptor: &RateLimitDescriptor) -> Option<Quota> {
-    match (outcome.rule().map(|rule| rule.limit(None)), &descriptor.limit) {
-        (Some(Limit::Quota(quota)), _) => Some(quota),
-        (Some(Limit::DenyAll(window)), _) => Quota::try_fixed_window(1, window).ok(),
-        (None, Some(own)) => {
-            let limit = u64::from(own.requests_per_unit.max(1));
-            Quota::try_fixed_window(limit, unit::window(own.unit)?).ok()
-        }
-        (Some(Limit::Unlimited), _) | (None, None) => None,
-    }
+    outcome.quota().or_else(|| {
+        let window = match (outcome.rule().map(|rule| rule.limit(None)), &descriptor.limit) {
+            (Some(Limit::DenyAll(window)), _) => window,
+            (None, Some(own)) => unit::window(own.unit)?,
+            _ => return None,
+        };
+        Quota::try_fixed_window(1, window).ok()
+    })
 }
 
 /// Counts the times of a limit of 0 from the beginning of its window on, as those of all others: it decides without the
@@ -102,13 +98,13 @@ fn saturate(units: u64) -> u32 {
     u32::try_from(units).unwrap_or(u32::MAX)
 }
 
-/// Returns the headers that report the binding limit.
+/// Returns the headers that report the binding limit. Only a denial has a retry time.
 pub(crate) fn headers(
     headers: &Headers,
     names: Option<&HeaderNames>,
-    rules: &RulesLimiter,
     decision: &RulesDecision,
     request: &RateLimitRequest,
+    is_allowed: bool,
 ) -> Vec<HeaderValue> {
     if *headers == Headers::none() {
         return Vec::new();
@@ -117,11 +113,9 @@ pub(crate) fn headers(
         let at = decision.outcomes().iter().position(|outcome| std::ptr::eq(outcome, binding))?;
         let charged = request.descriptors.iter().filter(|descriptor| !descriptor.is_negative_hits);
         let quota = quota(binding, charged.into_iter().nth(at)?)?;
-        let decision = binding.decision()?;
-        let gate = rules.limiter().try_gate(decision.gate(), quota).ok()?;
-        Some(headers.of(&gate, &in_window(decision)))
+        Some(headers.of_quota(&quota, &in_window(binding.decision()?)))
     });
-    let values = written.iter().flatten();
+    let values = written.iter().flatten().filter(|(name, _)| !(is_allowed && *name == RETRY_AFTER));
     let values = values.filter_map(|(name, value)| {
         let name = names.map_or(name, |names| names.of(name));
         Some((name.to_string(), value.to_str().ok()?.to_owned()))

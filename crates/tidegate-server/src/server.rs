@@ -7,6 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::maybe_done;
 use tokio::net::TcpListener;
 use tokio::time::{sleep, timeout};
 use tonic::service::Routes;
@@ -373,25 +374,26 @@ impl BoundServer {
             }
             pending::<Infallible>().await
         };
-        let mut serving = pin!(async {
+        // The ports end after `close`. `maybe_done` can be polled again, should they have ended before.
+        let mut serving = pin!(maybe_done(async {
             tokio::select! {
                 _ = async { tokio::join!(grpc, http, admin) } => {}
                 never = upkeep => match never {},
                 never = health_of_redis => match never {},
             }
-        });
-
+        }));
+        let notice = async {
+            stop.await;
+            readiness.stop();
+            health.stop().await;
+            sleep(settings.drain_notice).await;
+            health.end_watches().await;
+        };
+        // Serves meanwhile: a report of the health that is under way holds what `health.stop` waits for.
         tokio::select! {
-            _ = &mut serving => return Ok(true),
-            () = stop => {}
+            () = &mut serving => {}
+            () = notice => {}
         }
-        readiness.stop();
-        health.stop().await;
-        tokio::select! {
-            _ = &mut serving => return Ok(true),
-            () = sleep(settings.drain_notice) => {}
-        }
-        health.end_watches().await;
         tracker.stop();
         drop(close);
         let drained = timeout(settings.drain, async { tokio::join!(serving, tracker.finished()) }).await;

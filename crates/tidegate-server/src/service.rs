@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use futures_util::future::try_join_all;
 use tidegate::Source;
 use tidegate_http::Headers;
 use tidegate_rules::{
@@ -209,7 +208,7 @@ impl RateLimitService {
         if let Some(charged) = &charged {
             let names = self.header_names.as_ref();
             response.response_headers_to_add =
-                response::headers(&self.headers, names, &rules, charged, request);
+                response::headers(&self.headers, names, charged, request, is_allowed);
         }
         response.dynamic_metadata = response::metadata(request, charged.as_ref(), self.returns_request);
         if !is_allowed {
@@ -250,12 +249,7 @@ async fn give_back(
     domain: &str,
     descriptors: Vec<Descriptor<'_>>,
 ) -> Result<Option<RulesDecision>, ServiceError> {
-    // One by one: beside a rule that denies without a check, a plan leaves the others out.
-    let plans: Vec<_> = descriptors.iter().map(|one| rules.plan(domain, std::slice::from_ref(one))).collect();
-    let checks = plans.iter().flat_map(|plan| plan.checks().iter().chain(plan.shadow_checks()));
-    let charges = checks.filter(|check| check.cost() > 0);
-    let refunds = charges.map(|check| check.gate().refund(check.key(), check.cost()));
-    try_join_all(refunds).await?;
+    rules.refund(domain, &descriptors).await?;
     let peeks: Vec<_> = descriptors.into_iter().map(|descriptor| descriptor.hits(0)).collect();
     // An error would make the caller give the units back again.
     let mode = Mode::peek().deny_above_limit(true);

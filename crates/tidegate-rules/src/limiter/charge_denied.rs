@@ -53,10 +53,9 @@ fn is_charged(check: &PlannedCheck<'_>, outcome: &RuleOutcome, mode: &Mode) -> b
         Source::DenyCache => mode.charged_denials == ChargedDenials::All,
         source => matches!(source, Source::Redis | Source::Memory),
     };
-    let quota = || check.gate().effective_quota(check.key());
     check.cost() > 0
         && outcome.is_denial_alone()
         && outcome.decision().is_some_and(is_uncharged)
         && !outcome.rule().is_some_and(Rule::charges_used)
-        && quota().is_some_and(|quota| quota.algorithm() == CHARGED)
+        && check.quota().is_some_and(|quota| quota.algorithm() == CHARGED)
 }

@@ -108,14 +108,10 @@ impl Plan<'_> {
 /// Denies the request if a check that costs nothing denies.
 async fn decide_peeks(plan: &mut Plan<'_>, mode: &Mode) -> Result<bool, Error> {
     let peeks = plan.checks().iter().filter(|check| check.cost() == 0);
-    let peeked = peek_each(plan, peeks.clone(), mode).await?;
+    let peeked = peek_each(plan, peeks, mode).await?;
     let is_denied = peeked.iter().any(|peeked| !peeked.is_allowed());
     match is_denied {
-        true => {
-            let denials = peeks.map(|check| check.at).zip(peeked).filter(|(_, peeked)| !peeked.is_allowed());
-            let denials = denials.collect();
-            plan.deny(denials, mode.take.charges_used());
-        }
+        true => plan.deny(peeked, mode.take.charges_used()),
         false => plan.show_admitted(peeked),
     }
     Ok(is_denied)

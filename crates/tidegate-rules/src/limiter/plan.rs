@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use tidegate::redact::RedactedKey;
-use tidegate::{Check, Decision, Error, Event, Gate, Limiter, Source, Switch};
+use tidegate::{Check, Decision, Error, Event, Gate, Limiter, Quota, Source, Switch};
 
 use super::gates::RuleGates;
 use crate::decision::{RuleOutcome, RuleResult, RulesDecision};
@@ -69,6 +69,12 @@ impl PlannedCheck<'_> {
     /// Returns whether the other check has the same key of the same gate.
     pub(super) fn is_of_same_key(&self, other: &PlannedCheck<'_>) -> bool {
         (self.gate.name(), &self.key) == (other.gate.name(), &other.key)
+    }
+
+    /// Returns the quota that decides this key: that of an operator's override, or the gate's own.
+    #[must_use]
+    pub fn quota(&self) -> Option<Quota> {
+        self.gate.effective_quota(&self.key)
     }
 
     /// Returns the check.
@@ -152,7 +158,7 @@ impl<'r> Plan<'r> {
                 }
             };
             let (metric, rule) = (rule.metric(descriptor), Some(rule.clone()));
-            plan.outcomes.push(RuleOutcome { rule, result, metric, candidate: None });
+            plan.outcomes.push(RuleOutcome { rule, result, quota: None, metric, candidate: None });
         }
         if is_denied && !charges_each {
             plan.leave_out(true);
@@ -180,15 +186,26 @@ impl<'r> Plan<'r> {
     pub(super) fn show_admitted(&mut self, peeked: Vec<Decision>) {
         let peeks = self.checks.extract_if(.., |check| check.cost == 0);
         for (check, peeked) in peeks.zip(peeked) {
-            self.outcomes[check.at].result = RuleResult::Decided(peeked);
+            self.outcomes[check.at].decide(check.quota(), peeked);
         }
     }
 
-    /// Denies the request by peeks, each of the descriptor at an index.
-    pub(super) fn deny(&mut self, denials: Vec<(usize, Decision)>, charges_used: bool) {
+    /// Denies the request by the checks that cost nothing, which have these decisions.
+    pub(super) fn deny(&mut self, peeked: Vec<Decision>, charges_used: bool) {
+        let peeks = self.checks.iter().filter(|check| check.cost == 0);
+        for (check, denial) in peeks.zip(peeked).filter(|(_, peeked)| !peeked.is_allowed()) {
+            self.outcomes[check.at].decide(check.quota(), denial);
+        }
         self.leave_out(charges_used);
-        for (at, denial) in denials {
-            self.outcomes[at].result = RuleResult::Decided(denial);
+    }
+
+    /// Leaves out the checks of rates, of a request that costs nothing: it still takes the slots of in-flight limits, and
+    /// limits that deny every request deny it.
+    pub fn leave_out_rates(&mut self) {
+        self.checks.retain(PlannedCheck::is_in_flight);
+        let outcomes = &mut self.outcomes;
+        for check in self.shadow_checks.extract_if(.., |check| !check.is_in_flight()) {
+            outcomes[check.at].result = RuleResult::NotChecked;
         }
     }
 
@@ -218,7 +235,7 @@ impl<'r> Plan<'r> {
                 (RuleResult::Decided(decision), Some(DESCRIPTOR_GATE))
             }
         };
-        RuleOutcome { rule: None, result, metric: metric.map(str::to_owned), candidate: None }
+        RuleOutcome { rule: None, result, quota: None, metric: metric.map(str::to_owned), candidate: None }
     }
 
     /// Notifies the observer of the decisions that need no check.
@@ -261,10 +278,10 @@ impl<'r> Plan<'r> {
         self.outcomes[check.at].rule()
     }
 
-    /// Returns the denials that need no check, each with its rule; without one for a descriptor's own limit.
-    pub fn static_denials(&self) -> impl Iterator<Item = (Option<&Rule>, &Decision)> {
+    /// Returns the outcomes that deny without a check, each with its decision.
+    pub fn static_denials(&self) -> impl Iterator<Item = (&RuleOutcome, &Decision)> {
         let denied = self.outcomes.iter().filter(|outcome| !outcome.is_allowed());
-        denied.filter_map(|outcome| Some((outcome.rule(), outcome.decision()?)))
+        denied.filter_map(|outcome| Some((outcome, outcome.decision()?)))
     }
 
     /// Returns whether some of the checks that are decided together cost nothing, and other checks do:
@@ -284,10 +301,10 @@ impl<'r> Plan<'r> {
     /// Has the outcomes of the [`uncharged`](Self::uncharged) checks show the states of their limits.
     pub(super) fn show_peeks(&mut self, peeked: Vec<Decision>) {
         for (check, peeked) in self.uncharged.iter().zip(peeked) {
-            let result = &mut self.outcomes[check.at].result;
+            let outcome = &mut self.outcomes[check.at];
             // A denial stays, although a unit may be left again.
-            if *result == RuleResult::NotChecked {
-                *result = RuleResult::Decided(peeked);
+            if outcome.result == RuleResult::NotChecked {
+                outcome.decide(check.quota(), peeked);
             }
         }
     }
@@ -317,7 +334,7 @@ impl<'r> Plan<'r> {
             let outcome = &mut self.outcomes[check.at];
             match check.is_candidate {
                 true => outcome.candidate = Some(decision),
-                false => outcome.result = RuleResult::Decided(decision),
+                false => outcome.decide(check.quota(), decision),
             }
         }
         RulesDecision::new(passes, self.is_domain_known, std::mem::take(&mut self.outcomes))

@@ -63,7 +63,7 @@ pub(super) async fn check_all(
         Subject::Checks(checks) => {
             let checks = GateChecks::new(&rules, &checks)?;
             let all = rules.limiter().check_all(checks.checks()).await?;
-            Ok(Decided::of_gates(&api.service, checks.gate(all.binding_index()), &all))
+            Ok(Decided::of_gates(&api.service, checks.quota(all.binding_index()), &all))
         }
     }
 }
@@ -91,12 +91,12 @@ async fn decide(api: &HttpState, request: CheckRequest, is_peek: bool) -> Result
         }
         Subject::Checks(checks) => {
             let checks = GateChecks::new(&rules, &checks)?;
-            let (gate, mut check) = checks.into_first();
+            let mut check = checks.first();
             if let Some(us) = max_delay_us {
                 check = check.max_delay(Duration::from_micros(us));
             }
             let decision = if is_peek { check.peek().await? } else { check.check().await? };
-            Ok(Decided::of_gate(&api.service, &gate, &decision))
+            Ok(Decided::of_gate(&api.service, checks.quota(0), &decision))
         }
     }
 }

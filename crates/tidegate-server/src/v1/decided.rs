@@ -6,9 +6,8 @@ use axum::Json;
 use axum::response::{IntoResponse, Response};
 use http::header::{CACHE_CONTROL, HeaderValue, RETRY_AFTER};
 use http::{HeaderMap, StatusCode};
-use tidegate::{AllDecision, Decision, Gate};
-use tidegate_http::Headers;
-use tidegate_rules::{Limit, RulesDecision, RulesLimiter};
+use tidegate::{AllDecision, Decision, Quota};
+use tidegate_rules::{RuleOutcome, RulesDecision, RulesLimiter};
 
 use super::request::RequestDescriptor;
 use super::response::DecisionResponse;
@@ -46,14 +45,15 @@ impl Decided {
         Self { response, headers, is_peek: false }
     }
 
-    pub(super) fn of_gate(service: &RateLimitService, gate: &Gate, decision: &Decision) -> Self {
-        let headers = service.response_headers().of(gate, decision);
+    /// `quota`: that decided the check, here and below.
+    pub(super) fn of_gate(service: &RateLimitService, quota: Option<Quota>, decision: &Decision) -> Self {
+        let headers = headers(service, quota, Some(decision));
         Self::new(service, DecisionResponse::of_gate(decision), headers)
     }
 
-    /// `binding`: the gate of the check that binds.
-    pub(super) fn of_gates(service: &RateLimitService, binding: &Gate, all: &AllDecision) -> Self {
-        let headers = service.response_headers().of(binding, all.binding());
+    /// `binding`: the quota of the check that binds.
+    pub(super) fn of_gates(service: &RateLimitService, binding: Option<Quota>, all: &AllDecision) -> Self {
+        let headers = headers(service, binding, Some(all.binding()));
         Self::new(service, DecisionResponse::of_gates(all), headers)
     }
 
@@ -62,20 +62,22 @@ impl Decided {
         request: RulesRequest<'_>,
         decision: &RulesDecision,
     ) -> Self {
-        let headers = binding_headers(service.response_headers(), request, decision);
-        Self::new(service, request.response(decision), headers.unwrap_or_default())
+        let binding = decision.binding();
+        let quota = binding.and_then(RuleOutcome::quota);
+        let headers = headers(service, quota, binding.and_then(RuleOutcome::decision));
+        Self::new(service, request.response(decision), headers)
     }
 
-    /// `binding`: the gate of the check that binds. The reservation denied the rules' checks as a group, which need not
+    /// `binding`: the quota of the check that binds. The reservation denied the rules' checks as a group, which need not
     /// be a denial by the outcomes of the rules.
     pub(super) fn of_denied_group(
         service: &RateLimitService,
         request: RulesRequest<'_>,
         decision: &RulesDecision,
-        binding: &Gate,
+        binding: Option<Quota>,
         all: &AllDecision,
     ) -> Self {
-        let headers = service.response_headers().of(binding, all.binding());
+        let headers = headers(service, binding, Some(all.binding()));
         Self::new(service, request.response(decision).denied_by(all), headers)
     }
 
@@ -85,22 +87,12 @@ impl Decided {
     }
 }
 
-/// Returns the headers that report the rule that binds, by the quota of the client's tier.
-fn binding_headers(
-    headers: &Headers,
-    RulesRequest { rules, descriptors, .. }: RulesRequest<'_>,
-    decision: &RulesDecision,
-) -> Option<HeaderMap> {
-    let binding = decision.binding()?;
-    let at = decision.outcomes().iter().position(|outcome| std::ptr::eq(outcome, binding))?;
-    let quota = match binding.rule()?.limit(descriptors.get(at)?.tier.as_deref()) {
-        Limit::Quota(quota) => quota,
-        // Has no numbers to report.
-        Limit::Unlimited | Limit::DenyAll(_) => return None,
-    };
-    let bound = binding.decision()?;
-    let gate = rules.limiter().try_gate(bound.gate(), quota).ok()?;
-    Some(headers.of(&gate, bound))
+/// Returns the headers that report a decision by a quota. Others have no numbers to report.
+fn headers(service: &RateLimitService, quota: Option<Quota>, decision: Option<&Decision>) -> HeaderMap {
+    let decided = quota.zip(decision);
+    decided.map_or_else(HeaderMap::new, |(quota, decision)| {
+        service.response_headers().of_quota(&quota, decision)
+    })
 }
 
 impl IntoResponse for Decided {

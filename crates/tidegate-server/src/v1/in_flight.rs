@@ -44,7 +44,7 @@ pub(super) async fn acquire(
         Subject::Checks(checks) => {
             let checks = GateChecks::new(&rules, &checks)?;
             let (all, permits) = parts(rules.limiter().acquire_all(checks.checks()).await?);
-            (Decided::of_gates(&api.service, checks.gate(all.binding_index()), &all), permits)
+            (Decided::of_gates(&api.service, checks.quota(all.binding_index()), &all), permits)
         }
         Subject::Rules(domain, descriptors) => {
             let acquired = rules.acquire(&domain, &subject::descriptors(&descriptors)).await?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use tidegate::{AllDecision, Check, Gate, HeldReservation, Limiter, Token};
+use tidegate::{AllDecision, Check, HeldReservation, Limiter, Token};
 use tidegate_rules::{Plan, PlannedCheck, RulesDecision};
 
 use super::decided::{Decided, RulesRequest};
@@ -57,7 +57,7 @@ pub(super) async fn reserve(
             let units: Vec<u64> = checks.checks().map(Check::units).collect();
             let reserved = settings.reserve(rules.limiter(), checks.checks().cloned().collect()).await?;
             let all = reserved.decision();
-            let decided = Decided::of_gates(&api.service, checks.gate(all.binding_index()), all);
+            let decided = Decided::of_gates(&api.service, checks.quota(all.binding_index()), all);
             Ok(with_token(decided, reserved.token(), &units))
         }
         Subject::Rules(domain, descriptors) => {
@@ -74,20 +74,14 @@ pub(super) async fn reserve(
                 let decided = Decided::of_rules(&api.service, request, &decision);
                 return Ok(with_token(decided, None, &[]));
             }
-            let gates: Vec<Gate> = holds(&plan).map(|check| check.gate().clone()).collect();
             let units: Vec<u64> = planned.iter().map(Check::units).collect();
             let reserved = settings.reserve(rules.limiter(), planned).await?;
             let all = reserved.decision();
+            let binding = holds(&plan).nth(all.binding_index()).and_then(PlannedCheck::quota);
             let decision = decision(plan, all);
             let decided = match all.is_allowed() {
                 true => Decided::of_rules(&api.service, request, &decision),
-                false => Decided::of_denied_group(
-                    &api.service,
-                    request,
-                    &decision,
-                    &gates[all.binding_index()],
-                    all,
-                ),
+                false => Decided::of_denied_group(&api.service, request, &decision, binding, all),
             };
             Ok(with_token(decided, reserved.token(), &units))
         }
@@ -106,7 +100,7 @@ fn with_token(mut decided: Decided, token: Option<&Token>, units: &[u64]) -> Dec
 /// of them, and only that one would have to be held.
 fn ensure_no_quota_mode(plan: &Plan<'_>) -> Result<(), Problem> {
     let checked = plan.checks().iter().filter_map(|check| plan.rule(check));
-    let mut rules = checked.chain(plan.static_denials().filter_map(|(rule, _)| rule));
+    let mut rules = checked.chain(plan.static_denials().filter_map(|(outcome, _)| outcome.rule()));
     rules.find(|rule| rule.is_quota()).map_or(Ok(()), |rule| {
         Err(Problem::invalid(format!(
             "the rule `{}` has `quota_mode`, and a reservation holds all of its checks or none: choose a rule by \

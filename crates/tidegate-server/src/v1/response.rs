@@ -126,7 +126,7 @@ pub(super) struct HoldBody {
 /// Units in flight that this server holds for the client.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct PermitBody {
-    /// The right to release it, at this server.
+    /// The right to release it, at any server.
     pub(super) id: String,
     /// The units of in-flight limits that it holds.
     pub(super) units: u64,

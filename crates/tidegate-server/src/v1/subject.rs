@@ -103,14 +103,15 @@ impl GateChecks {
         self.0.iter().map(|(_, check)| check)
     }
 
-    /// Returns the first check and its gate. There is one in each valid request.
-    pub(super) fn into_first(mut self) -> (Gate, Check) {
-        self.0.swap_remove(0)
+    /// Returns the first check. There is one in each valid request.
+    pub(super) fn first(&self) -> Check {
+        self.0[0].1.clone()
     }
 
-    /// Returns the gate of the check at an index.
-    pub(super) fn gate(&self, index: usize) -> &Gate {
-        &self.0[index].0
+    /// Returns the quota that decides the check at an index.
+    pub(super) fn quota(&self, index: usize) -> Option<Quota> {
+        let (gate, check) = &self.0[index];
+        gate.effective_quota(check.key())
     }
 }
 
