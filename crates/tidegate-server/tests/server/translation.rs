@@ -326,6 +326,21 @@ async fn negative_hits_give_units_back_and_deny_nothing() {
     assert_eq!(response.statuses[0].limit_remaining, 2);
 }
 
+/// Such a rule was not charged by the request that gives back.
+#[tokio::test]
+async fn negative_hits_give_nothing_to_a_rule_that_another_one_replaces() {
+    let (service, _) = service();
+    let [user, premium] = [descriptor(&[("user", "ada")]), descriptor(&[("premium", "ada")])];
+    service.decide(&request([with_hits(user.clone(), 2)])).await.unwrap();
+    service.decide(&request([with_hits(user.clone(), 2), with_hits(premium.clone(), 2)])).await.unwrap();
+    let both = [given_back(with_hits(user.clone(), 2)), given_back(with_hits(premium.clone(), 2))];
+    service.decide(&request(both)).await.unwrap();
+    for (peeked, left) in [(user, 1), (premium, 5)] {
+        let response = service.decide(&request([with_hits(peeked, 0)])).await.unwrap();
+        assert_eq!(response.statuses[0].limit_remaining, left);
+    }
+}
+
 #[tokio::test]
 async fn limit_of_a_descriptor_replaces_the_rules_and_needs_no_domain() {
     let (service, _) = service();
@@ -533,6 +548,9 @@ async fn service_in_shadow_mode_charges_and_denies_nothing() {
     }
     let response = service.decide(&ada()).await.unwrap();
     assert_eq!((response.overall_code(), rows(&response)), (OK, vec![(OVER, Some((3, Unit::Minute)), 0)]));
+    let response = service.headers(Headers::new()).decide(&ada()).await.unwrap();
+    let sent: Vec<&str> = response.response_headers_to_add.iter().map(|header| &*header.key).collect();
+    assert!(sent.contains(&"x-ratelimit-limit") && !sent.contains(&"retry-after"), "{sent:?}");
 }
 
 #[tokio::test]

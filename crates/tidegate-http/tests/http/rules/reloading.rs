@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::StatusCode;
-use tidegate::{Error, Event, Limiter, ManualClock, Observer};
+use tidegate::{Ban, Error, Event, Limiter, ManualClock, Observer, Quota};
 use tidegate_http::{Descriptors, Key, RateLimitLayer};
 use tidegate_rules::{Loader, Rules};
 
 use super::{BY_HEADERS, layer, request};
 use crate::http::fixture::{Tested, three_a_minute};
-use crate::support::fixture::{limiter, soon};
+use crate::support::fixture::{HOUR, limiter, soon};
 
 #[derive(Clone, Default)]
 struct Reloads(Arc<Mutex<Vec<String>>>);
@@ -103,6 +103,37 @@ async fn rules_that_a_layer_cannot_use_are_rejected_on_reload() {
     // No layer needs the domain anymore.
     file.write("domain: other\ndescriptors: [{ key: a }]\n");
     soon("the rules are accepted", async || watched.limits().rules().iter().count() == 0).await;
+}
+
+#[tokio::test]
+async fn rule_with_a_ban_is_refused_beside_an_in_flight_gate_of_the_layer() {
+    let file = File::new("ban");
+    file.write(&limit_of(1));
+    let reloads = Reloads::default();
+    let limiter = Limiter::builder().in_memory().observer(reloads.clone()).build().unwrap();
+    let watched = Loader::new().watch(&file.0, &limiter).unwrap();
+    let uploads = limiter.gate("uploads", Quota::in_flight(2));
+    let layer = RateLimitLayer::with_rules(&watched, "api").unwrap().and(uploads, Key::constant(""));
+    let tested = Tested::new(layer);
+    let ban = "ban: { after: 2, within: 10m, for: 3h }";
+    let limit = format!("{{ unit: day, requests_per_unit: 1, {ban} }}");
+    let before = reloads.0.lock().unwrap().len();
+    file.write(&format!("{BY_HEADERS}descriptors: [{{ key: api_key, rate_limit: {limit} }}]\n"));
+    soon("the reload is reported", async || reloads.0.lock().unwrap().len() > before).await;
+    let report = reloads.0.lock().unwrap()[before].clone();
+    assert!(report.contains("a ban and an in-flight limit cannot be decided together"), "{report}");
+    assert_eq!(tested.get("k").await.status, StatusCode::OK);
+}
+
+#[test]
+fn layer_construction_panics_on_a_ban_beside_an_in_flight_limit() {
+    let limiter = Limiter::in_memory();
+    let banned = limiter.gate("api", Quota::fixed_window(2, HOUR)).ban(Ban::after(2, HOUR).lasting(HOUR));
+    let held = limiter.gate("uploads", Quota::in_flight(2));
+    let build = || RateLimitLayer::new(banned, Key::constant("")).and(held, Key::constant(""));
+    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(build)).unwrap_err();
+    let text = panic.downcast_ref::<&str>().unwrap();
+    assert!(text.contains("cannot decide a gate with a ban together with an in-flight limit"), "{text}");
 }
 
 #[test]

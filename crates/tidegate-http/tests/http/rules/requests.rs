@@ -405,6 +405,45 @@ async fn descriptor_without_hits_denies_beside_shadow_rules_and_gates_and_nothin
 }
 
 #[tokio::test]
+async fn rule_that_denies_every_request_denies_one_without_a_cost() {
+    let tested = Tested::new(layer(&Limiter::in_memory(), SEVERAL).cost(|_| 0));
+    for (key, status) in [("k", StatusCode::OK), ("none", StatusCode::TOO_MANY_REQUESTS)] {
+        for _ in 0..4 {
+            assert_eq!(tested.get(key).await.status, status, "{key}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn descriptor_without_hits_at_an_in_flight_rule_asks_whether_a_slot_is_free() {
+    let limiter = Limiter::in_memory();
+    let limits = rules("descriptors: [{ key: api_key, rate_limit: { in_flight: 1 } }]").bind(&limiter);
+    let descriptors = Descriptors::from_fn("api", |parts| {
+        vec![Descriptor::new().entry("api_key", &parts.headers["x-api-key"]).hits(0)]
+    });
+    let tested = Tested::new(RateLimitLayer::with_rules(limits.clone(), descriptors).unwrap());
+    for _ in 0..2 {
+        assert_eq!(tested.get("ann").await.status, StatusCode::OK);
+    }
+    let ann = [Descriptor::new().entry("api_key", "ann")];
+    let _held = limits.acquire("api", &ann).await.unwrap();
+    assert_eq!(tested.get("ann").await.status, StatusCode::TOO_MANY_REQUESTS);
+}
+
+#[tokio::test]
+async fn override_of_another_window_is_reported_with_that_window() {
+    let limiter = Limiter::in_memory_with(ManualClock::new());
+    let gate = limiter.gate("api", Quota::fixed_window(100, Duration::from_secs(60)));
+    let quota = Quota::fixed_window(1, HOUR);
+    limiter.control().set_override("api", "all", quota, HOUR).await.unwrap();
+    let tested = Tested::new(RateLimitLayer::new(gate, Key::constant("all")));
+    let admitted = tested.get("ann").await;
+    assert_eq!(admitted.header("ratelimit-policy"), Some(r#""api";q=1;w=3600"#));
+    let denied = tested.get("ann").await;
+    assert!(denied.body.contains("of 1 in 3600 seconds"), "{}", denied.body);
+}
+
+#[tokio::test]
 async fn gates_in_code_are_checked_together_with_rules() {
     let server = tidegate_testkit::shared();
     let limiter = limiter(&server);
