@@ -90,7 +90,7 @@ impl Pipeline {
 
     /// Decides with the state that this process has: stages 1 to 3.
     #[inline]
-    pub(crate) fn try_check(&self, gate: &GateSpec, key: &[u8], cost: u64) -> Option<Decision> {
+    pub(crate) fn try_check(&self, gate: &Arc<GateSpec>, key: &[u8], cost: u64) -> Option<Decision> {
         if gate.charges_used {
             return None;
         }

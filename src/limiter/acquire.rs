@@ -87,7 +87,7 @@ impl Gate {
     /// Default: [`OnLapse::Restore`].
     #[must_use]
     pub fn on_lapse(mut self, on_lapse: OnLapse) -> Self {
-        self.spec.on_lapse = on_lapse;
+        self.spec_mut().on_lapse = on_lapse;
         self
     }
 
@@ -126,8 +126,8 @@ impl Gate {
             false => Err(Error::config("only an in-flight limit can be adaptive: use `Quota::in_flight`")),
         });
         match checked {
-            Ok(()) => self.spec.adaptive = Some(adaptive),
-            Err(error) => self.spec.info = Err(error),
+            Ok(()) => self.spec_mut().adaptive = Some(adaptive),
+            Err(error) => self.spec_mut().info = Err(error),
         }
         self
     }

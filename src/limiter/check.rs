@@ -72,7 +72,8 @@ impl Check {
         if first.pipeline.needs_following() {
             let pipeline = first.pipeline.clone();
             let own = checks.iter().filter_map(|check| check.request.deadline).min();
-            let left = pipeline.follow_within(own).await;
+            // Boxed, so that the future of each request is small.
+            let left = Box::pin(pipeline.follow_within(own)).await;
             if left != own {
                 checks.iter_mut().for_each(|check| check.request.deadline = left);
             }

@@ -31,7 +31,7 @@ use crate::store::{GateInfo, Write};
 #[derive(Clone)]
 pub struct Gate {
     pub(crate) pipeline: Arc<Pipeline>,
-    pub(crate) spec: GateSpec,
+    pub(crate) spec: Arc<GateSpec>,
 }
 
 /// # Checks
@@ -49,7 +49,7 @@ impl Gate {
             ban: None,
             charges_used: false,
         };
-        Self { pipeline: pipeline.clone(), spec }
+        Self { pipeline: pipeline.clone(), spec: Arc::new(spec) }
     }
 
     /// Checks one unit for this key. Charges it if admitted; a denial charges nothing.
@@ -217,7 +217,7 @@ impl Gate {
     /// Default: the limiter's.
     #[must_use]
     pub fn on_failure(mut self, on_failure: OnFailure) -> Self {
-        self.spec.on_failure = on_failure;
+        self.spec_mut().on_failure = on_failure;
         self
     }
 
@@ -232,7 +232,7 @@ impl Gate {
     /// Default: false.
     #[must_use]
     pub fn shadow(mut self, is_shadow: bool) -> Self {
-        self.spec.is_shadow = is_shadow;
+        self.spec_mut().is_shadow = is_shadow;
         self
     }
 
@@ -246,7 +246,7 @@ impl Gate {
     /// Default: not.
     #[must_use]
     pub fn holds(mut self) -> Self {
-        self.spec.ends_holds = true;
+        self.spec_mut().ends_holds = true;
         self.with_checked_settings()
     }
 
@@ -294,7 +294,7 @@ impl Gate {
     /// Default: none.
     #[must_use]
     pub fn ban(mut self, ban: Ban) -> Self {
-        self.spec.ban = Some(ban);
+        self.spec_mut().ban = Some(ban);
         self.with_checked_settings()
     }
 
@@ -341,7 +341,7 @@ impl Gate {
     /// [`Builder::debt_cap`]: crate::Builder::debt_cap
     #[must_use]
     pub fn charge_used(mut self, charges_used: bool) -> Self {
-        self.spec.charges_used = charges_used;
+        self.spec_mut().charges_used = charges_used;
         self.with_checked_settings()
     }
 
@@ -351,10 +351,15 @@ impl Gate {
         self.spec.charges_used
     }
 
+    /// Returns the settings, to be changed. Clones of the gate keep their own.
+    pub(super) fn spec_mut(&mut self) -> &mut GateSpec {
+        Arc::make_mut(&mut self.spec)
+    }
+
     /// Makes every check an error if the settings do not permit each other.
     fn with_checked_settings(mut self) -> Self {
         if let Err(error) = self.spec.check_settings() {
-            self.spec.info = Err(error);
+            self.spec_mut().info = Err(error);
         }
         self
     }
@@ -371,8 +376,10 @@ impl Gate {
     pub fn leased(mut self, lease: Lease) -> Self {
         let leasable = self.info().and_then(|info| Lease::check_quota(&info.quota));
         match leasable {
-            Ok(()) => self.spec.leases = self.info().ok().and_then(|info| self.pipeline.lease(lease, info)),
-            Err(error) => self.spec.info = Err(error),
+            Ok(()) => {
+                self.spec_mut().leases = self.info().ok().and_then(|info| self.pipeline.lease(lease, info))
+            }
+            Err(error) => self.spec_mut().info = Err(error),
         }
         self.with_checked_settings()
     }

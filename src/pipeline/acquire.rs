@@ -150,7 +150,7 @@ impl Pipeline {
     }
 
     /// See [`Gate::adaptive_limit`](crate::Gate::adaptive_limit).
-    pub(crate) fn adaptive_limit(&self, gate: &GateSpec, key: &[u8]) -> Option<u64> {
+    pub(crate) fn adaptive_limit(&self, gate: &Arc<GateSpec>, key: &[u8]) -> Option<u64> {
         gate.adaptive?;
         let effective = self.effective(gate, key);
         self.adaptive.known(&Request::new(&effective, key, 0).target().ok()?)

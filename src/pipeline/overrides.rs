@@ -44,7 +44,8 @@ impl Pipeline {
             if quota != info.quota {
                 let restricted = self.info_with_quota(info, quota);
                 request.whole_limit = Some(info.quota.limit());
-                request.gate.to_mut().info = restricted.map(|info| Arc::new(ShardedArc::new(info)));
+                Arc::make_mut(request.gate.to_mut()).info =
+                    restricted.map(|info| Arc::new(ShardedArc::new(info)));
             }
         }
         request
@@ -114,7 +115,7 @@ impl Pipeline {
     }
 
     /// Returns the settings that decide this key: the gate's own unless it is overridden.
-    pub(crate) fn effective<'a>(&self, gate: &'a GateSpec, key: &[u8]) -> Cow<'a, GateSpec> {
+    pub(crate) fn effective<'a>(&self, gate: &'a Arc<GateSpec>, key: &[u8]) -> Cow<'a, Arc<GateSpec>> {
         // A caller that waits for a permit, for example, has the process continue to read.
         if !self.overrides.is_calm() {
             self.overrides.note_check();
@@ -137,14 +138,14 @@ impl Pipeline {
 
 /// Skips a quota in flight for a gate of rates, and the reverse: the service calls checks or acquires, and each is
 /// an error for the other kind.
-fn apply(gate: &GateSpec, mut found: KeyOverrides) -> Cow<'_, GateSpec> {
+fn apply(gate: &Arc<GateSpec>, mut found: KeyOverrides) -> Cow<'_, Arc<GateSpec>> {
     let is_in_flight = gate.info().is_ok_and(|info| info.quota.is_in_flight());
     found.gate = found.gate.filter(|other| other.mine().quota.is_in_flight() == is_in_flight);
     let is_shadow = found.switch.map_or(gate.is_shadow, |switch| switch == Switch::Shadow);
     if found.gate.is_none() && is_shadow == gate.is_shadow {
         return Cow::Borrowed(gate);
     }
-    Cow::Owned(GateSpec {
+    Cow::Owned(Arc::new(GateSpec {
         // Leases were taken under the gate's own quota.
         leases: gate.leases.clone().filter(|_| found.gate.is_none()),
         info: found.gate.map_or_else(|| gate.info.clone(), Ok),
@@ -155,7 +156,7 @@ fn apply(gate: &GateSpec, mut found: KeyOverrides) -> Cow<'_, GateSpec> {
         ends_holds: gate.ends_holds,
         ban: gate.ban,
         charges_used: gate.charges_used,
-    })
+    }))
 }
 
 /// # Overrides, for operators

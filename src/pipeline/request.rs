@@ -39,7 +39,8 @@ pub(crate) struct GateSpec {
 /// One check.
 #[derive(Clone)]
 pub(crate) struct Request<'a> {
-    pub(crate) gate: Cow<'a, GateSpec>,
+    /// Shared with the gate: a request that is kept costs no copy of it.
+    pub(crate) gate: Cow<'a, Arc<GateSpec>>,
     pub(crate) key: Cow<'a, [u8]>,
     /// 0 peeks.
     pub(crate) cost: u64,
@@ -109,7 +110,7 @@ impl std::fmt::Debug for GateSpec {
 
 impl<'a> Request<'a> {
     #[inline]
-    pub(crate) fn new(gate: &'a GateSpec, key: &'a [u8], cost: u64) -> Self {
+    pub(crate) fn new(gate: &'a Arc<GateSpec>, key: &'a [u8], cost: u64) -> Self {
         let (gate, key) = (Cow::Borrowed(gate), Cow::Borrowed(key));
         Self {
             gate,

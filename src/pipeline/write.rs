@@ -1,6 +1,8 @@
 //! Writes to a key's state other than checks: refunds, penalties, blocks, resets. They are sent directly,
 //! through the breaker.
 
+use std::sync::Arc;
+
 use super::components::Pipeline;
 use super::request::{GateSpec, Request, check_is_charged};
 use crate::connection::Deadline;
@@ -21,7 +23,7 @@ impl Pipeline {
     /// Writes to the state that decides the key.
     pub(crate) async fn write_effective(
         &self,
-        gate: &GateSpec,
+        gate: &Arc<GateSpec>,
         key: &[u8],
         write: Write,
     ) -> Result<(), Error> {
@@ -34,7 +36,7 @@ impl Pipeline {
     /// Also writes to the state of the gate's own quota, which decides again once an override ends.
     pub(crate) async fn write_all_states(
         &self,
-        gate: &GateSpec,
+        gate: &Arc<GateSpec>,
         key: &[u8],
         write: Write,
     ) -> Result<(), Error> {

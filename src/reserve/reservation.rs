@@ -1,5 +1,7 @@
 //! Reservations that the process that made them settles.
 
+use std::sync::Arc;
+
 use crate::decision::Decision;
 use crate::error::Error;
 use crate::key::as_key::AsKey;
@@ -70,7 +72,7 @@ impl Check {
         Self::follow(std::slice::from_mut(&mut check)).await;
         if check.request.gate.charges_used {
             // The units are taken before they are used.
-            check.request.gate.to_mut().charges_used = false;
+            Arc::make_mut(check.request.gate.to_mut()).charges_used = false;
         }
         let decision = check.decide().await?;
         Ok(Reservation::new(check, decision))
