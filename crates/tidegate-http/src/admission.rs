@@ -71,7 +71,6 @@ impl Admission {
         let mut permits = group.as_mut().map_or_else(Vec::new, CheckGroup::take_permits);
         permits.extend(shadow_permits);
         let checks = group.map_or(Vec::new(), |group| group.checks);
-        let limiter = checks.first().map(Check::limiter);
         let decisions = decision.iter().flat_map(AllDecision::each_alone).cloned();
         let taken = checks.into_iter().zip(decisions).zip(charges);
         let shadow_taken = shadow_checks
@@ -87,7 +86,6 @@ impl Admission {
             pending_charge,
             permits: RequestPermits::new(permits),
             delay_permit,
-            limiter,
             is_nested: false,
             #[cfg(feature = "rules")]
             rules_decision: None,
@@ -123,7 +121,7 @@ impl Admission {
 
 impl Admitted {
     async fn wait(mut self: Box<Self>, delay: Duration, headers: &Headers) -> Admission {
-        if let (Some(limiter), Some(decision)) = (&self.limiter, &self.decision) {
+        if let (Some(limiter), Some(decision)) = (self.pending_charge.limiter(), &self.decision) {
             let sleep = limiter.sleep(delay);
             let has_slept = match self.delay_permit.take() {
                 Some(permit) => permit.sleep(sleep).await,

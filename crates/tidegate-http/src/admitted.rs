@@ -3,7 +3,7 @@
 use http::response::Parts;
 use http::{HeaderMap, Method, Response, StatusCode};
 use http_body::Body;
-use tidegate::{AllDecision, Limiter};
+use tidegate::AllDecision;
 #[cfg(feature = "rules")]
 use tidegate_rules::RulesDecision;
 
@@ -28,7 +28,6 @@ pub(super) struct Admitted {
     pub(super) permits: RequestPermits,
     /// The permit to wait for the decision's delay, with a wait queue.
     pub(super) delay_permit: Option<DelayPermit>,
-    pub(super) limiter: Option<Limiter>,
     /// Whether another layer has admitted the request before.
     pub(super) is_nested: bool,
     #[cfg(feature = "rules")]
@@ -65,23 +64,22 @@ impl Admitted {
     /// Settles the charge by the response. Returns the report for its headers, and what the end of its body
     /// settles.
     pub(super) async fn settle(
-        self: Box<Self>,
+        mut self: Box<Self>,
         settings: &LayerSettings,
         response: &mut Parts,
-    ) -> (Report, AtEnd) {
+    ) -> (Report, Option<Box<AtEnd>>) {
         let charged = self.pending_charge.charged();
         compare_charges(&settings.warnings, &mut response.extensions, self.is_nested, charged);
-        let (settled, charge) = self.pending_charge.settle(Some(response)).await;
-        let mut decision = self.decision;
-        if let Some(decision) = &mut decision {
+        let settled = self.pending_charge.settle(Some(response)).await;
+        if let Some(decision) = &mut self.decision {
             // Checks in shadow mode come after the reported ones, and headers do not report them.
             for (at, current) in settled.into_iter().filter(|(at, _)| *at < self.policies.len()) {
                 decision.replace(at, current);
             }
         }
-        let (headers, policies, shadow_limits) = (settings.headers, self.policies, self.shadow_limits);
-        let report = Report { headers, decision, policies, shadow_limits };
-        (report, AtEnd::new(charge, self.permits, response))
+        let Self { decision, policies, shadow_limits, pending_charge, permits, .. } = *self;
+        let report = Report { headers: settings.headers, decision, policies, shadow_limits };
+        (report, AtEnd::new(pending_charge, permits, response))
     }
 
     /// Settles the charge by the response, adds the headers, and holds the permits until the end of the body, which
@@ -97,9 +95,9 @@ impl Admitted {
             self.permits.disregard();
             // The body of such a response is not polled, so nothing shows the end of its connection.
             if self.permits.is_unshared()
-                && let Some(limiter) = &self.limiter
+                && let Some(limiter) = self.pending_charge.limiter()
             {
-                settings.warnings.upgrade_without_permits(limiter);
+                settings.warnings.upgrade_without_permits(&limiter);
             }
         }
         let (report, at_end) = self.settle(settings, &mut head).await;
@@ -110,9 +108,9 @@ impl Admitted {
     }
 
     /// Releases the permits and settles the charge of a request without a response: its service failed.
-    pub(super) async fn fail(self: Box<Self>) {
+    pub(super) async fn fail(mut self: Box<Self>) {
         // Released before the charge is settled, which may take a call to Redis.
-        drop(self.permits);
+        drop(std::mem::take(&mut self.permits));
         self.pending_charge.settle(None).await;
     }
 }

@@ -90,16 +90,20 @@ impl<B> ResponseBody<B> {
 
     /// Returns a body that settles the charge and releases the permits when it has ended, has failed or is
     /// dropped. `length`: the bytes that it will have, if known. `is_ended`: whether nothing of it will be polled.
-    pub(super) fn finishing(body: B, mut at_end: AtEnd, length: Option<u64>, is_ended: bool) -> Self {
-        if at_end.is_empty() {
-            return Self::inner(body);
+    pub(super) fn finishing(
+        body: B,
+        mut at_end: Option<Box<AtEnd>>,
+        length: Option<u64>,
+        is_ended: bool,
+    ) -> Self {
+        if let Some(pending) = &mut at_end {
+            pending.length = pending.length.or(length);
+            if is_ended {
+                pending.charge.complete();
+                at_end = None;
+            }
         }
-        at_end.length = at_end.length.or(length);
-        if is_ended {
-            at_end.complete();
-            return Self::inner(body);
-        }
-        Self { kind: BodyKind::Inner { body, at_end: Some(Box::new(at_end)) } }
+        Self { kind: BodyKind::Inner { body, at_end } }
     }
 }
 
@@ -121,42 +125,35 @@ where
 /// The parts of a request that end with the response body. Dropping this settles the charge, then releases the
 /// permits.
 pub(super) struct AtEnd {
-    charge: Option<PendingCharge>,
-    permits: RequestPermits,
+    charge: PendingCharge,
+    /// Dropped after the charge.
+    _permits: RequestPermits,
     /// The length of the body, if it is known. A server may drop the body after that many bytes, without polling
     /// it to its end.
     length: Option<u64>,
 }
 
 impl AtEnd {
-    pub(super) fn new(charge: Option<PendingCharge>, permits: RequestPermits, response: &Parts) -> Self {
+    /// Returns `None` if nothing ends with the body, as of most requests.
+    pub(super) fn new(charge: PendingCharge, permits: RequestPermits, response: &Parts) -> Option<Box<Self>> {
+        if charge.is_settled() && permits.is_empty() {
+            return None;
+        }
         let length = response.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
-        Self { charge, permits, length }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.charge.is_none() && self.permits.is_empty()
+        Some(Box::new(Self { charge, _permits: permits, length }))
     }
 
     /// Counts the result of a poll. Returns whether it is the last one.
     fn count<E>(&mut self, polled: &Option<Result<Frame<Bytes>, E>>) -> bool {
         let Some(Ok(frame)) = polled else {
-            self.complete();
+            self.charge.complete();
             return true;
         };
-        if let Some(charge) = &mut self.charge {
-            charge.count(frame);
-            if frame.is_trailers() || self.length.is_some_and(|length| charge.bytes() >= length) {
-                charge.complete();
-            }
+        self.charge.count(frame);
+        if frame.is_trailers() || self.length.is_some_and(|length| self.charge.bytes() >= length) {
+            self.charge.complete();
         }
         frame.is_trailers()
-    }
-
-    fn complete(&mut self) {
-        if let Some(charge) = &mut self.charge {
-            charge.complete();
-        }
     }
 }
 
@@ -171,15 +168,14 @@ fn observe<E>(
     if is_last {
         *at_end = None;
     } else if is_ended() {
-        pending.complete();
+        pending.charge.complete();
         *at_end = None;
     }
 }
 
 impl fmt::Debug for AtEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bytes = self.charge.as_ref().map(PendingCharge::bytes);
-        f.debug_struct("AtEnd").field("bytes", &bytes).finish_non_exhaustive()
+        f.debug_struct("AtEnd").field("bytes", &self.charge.bytes()).finish_non_exhaustive()
     }
 }
 

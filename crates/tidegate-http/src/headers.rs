@@ -11,7 +11,7 @@ use http::header::{HeaderName, HeaderValue, RETRY_AFTER};
 use tidegate::{AllDecision, Decision, Gate, Quota};
 
 pub(super) use self::header_values::HeaderValues;
-use self::header_values::{Quoted, ValueText, ceil_seconds};
+use self::header_values::{Fields, Quoted, ceil_seconds};
 use crate::policy::Policy;
 
 const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
@@ -207,39 +207,41 @@ impl Headers {
     }
 
     pub(super) fn write(&self, headers: &mut HeaderMap, values: &HeaderValues<'_>) {
-        let mut text = ValueText::of_limits(values.policies.len());
-        self.write_single(headers, values, &mut text);
+        let mut fields = Fields::default();
+        self.write_single(headers, values, &mut fields);
         if self.draft == Some(Draft::Eleven) {
-            named::write(headers, values, &DRAFT_11, &mut text);
+            named::write(values, &DRAFT_11, &mut fields);
         }
+        fields.write(headers);
     }
 
     /// Writes the headers that report one limit.
-    fn write_single(&self, headers: &mut HeaderMap, values: &HeaderValues<'_>, text: &mut ValueText) {
+    fn write_single(&self, headers: &HeaderMap, values: &HeaderValues<'_>, fields: &mut Fields) {
         let Some(reported) = values.reported_limit() else { return };
         let decision = &values.decision.each_alone()[reported];
         let (limit, remaining) = (decision.limit(), decision.remaining());
         let reset = values.reset(reported);
         let number = |text: &str| text.parse::<u64>().ok();
-        let inner = number_in(headers, &X_LIMIT, number).zip(number_in(headers, &X_REMAINING, number));
-        if self.x_ratelimit && is_tighter(decision, inner) {
+        let inner = || {
+            let limit = number_in(headers, &X_LIMIT, number)?;
+            Some((limit, number_in(headers, &X_REMAINING, number)?))
+        };
+        if self.x_ratelimit && is_tighter(decision, inner()) {
             for (name, number) in [(X_LIMIT, limit), (X_REMAINING, remaining), (X_RESET, reset)] {
-                // Writing a text cannot fail.
-                let _ = write!(text, "{number}");
-                text.insert_into(headers, name);
+                fields.push_number(number).end_single(name);
             }
         }
         if self.draft == Some(Draft::Seven) {
-            values.write_unnamed_policies(reported, text);
-            text.append_to(headers, RATELIMIT_POLICY);
+            values.write_unnamed_policies(reported, fields);
+            fields.end_list(RATELIMIT_POLICY);
             let member = |name| {
                 number_in(headers, &RATELIMIT, |text| {
                     text.split_once(name)?.1.split(',').next()?.parse().ok()
                 })
             };
             if is_tighter(decision, member("limit=").zip(member("remaining="))) {
-                let _ = write!(text, "limit={limit}, remaining={remaining}, reset={reset}");
-                text.insert_into(headers, RATELIMIT);
+                fields.push("limit=").push_number(limit).push(", remaining=").push_number(remaining);
+                fields.push(", reset=").push_number(reset).end_single(RATELIMIT);
             }
         }
     }
@@ -264,13 +266,13 @@ fn is_tighter(decision: &Decision, inner: Option<(u64, u64)>) -> bool {
     })
 }
 
-/// The names that a draft gives to fields and parameters. Each draft is one constant, so that a draft that only renames
-/// them needs no other change.
+/// The names that a draft gives to fields and parameters, the latter as they are sent: `;q=`. Each draft is one constant,
+/// so that a draft that only renames them needs no other change.
 struct Spelling {
-    /// The field that lists the policies, in lower case.
-    policy_field: &'static str,
-    /// The field that lists the current limits, in lower case.
-    limit_field: &'static str,
+    /// The field that lists the policies.
+    policy_field: HeaderName,
+    /// The field that lists the current limits.
+    limit_field: HeaderName,
     /// Of a policy: its units per window.
     quota: &'static str,
     /// Of a policy: the name of its unit, if it is not the default.
@@ -286,12 +288,12 @@ struct Spelling {
 }
 
 const DRAFT_11: Spelling = Spelling {
-    policy_field: "ratelimit-policy",
-    limit_field: "ratelimit",
-    quota: "q",
-    unit: "qu",
-    window: "w",
-    remaining: "r",
-    reset: "t",
-    partition_key: "pk",
+    policy_field: RATELIMIT_POLICY,
+    limit_field: RATELIMIT,
+    quota: ";q=",
+    unit: ";qu=",
+    window: ";w=",
+    remaining: ";r=",
+    reset: ";t=",
+    partition_key: ";pk=",
 };

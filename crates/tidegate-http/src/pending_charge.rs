@@ -4,7 +4,7 @@ use futures_util::future::join_all;
 use http::response::Parts;
 use http_body::Frame;
 use smallvec::SmallVec;
-use tidegate::{Check, Decision, Reservation};
+use tidegate::{Check, Decision, Limiter, Reservation};
 use tokio::runtime::Handle;
 
 use super::charge::{Charge, Consumed};
@@ -29,6 +29,15 @@ struct PendingItem {
     at: usize,
     reservation: Reservation,
     charge: Charge,
+}
+
+impl PendingItem {
+    /// Charges the actual units. Returns the index of the check, and its new state.
+    async fn commit((item, actual): (Self, u64)) -> Option<(usize, Decision)> {
+        let peek = item.reservation.check().clone().cost(0);
+        item.reservation.commit(actual).await.ok()?;
+        Some((item.at, peek.check().await.ok()?))
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -77,35 +86,46 @@ impl PendingCharge {
     }
 
     /// Charges the units that the response determines. Returns the new state of each rule whose charge differs
-    /// from the taken units, and the units that the response body determines.
-    pub(super) async fn settle(mut self, response: Option<&Parts>) -> (Vec<(usize, Decision)>, Option<Self>) {
-        let mut at_end = SmallVec::new();
-        let mut changes = Vec::new();
-        for item in std::mem::take(&mut self.items) {
+    /// from the taken units. Keeps the units that the response body determines.
+    pub(super) async fn settle(&mut self, response: Option<&Parts>) -> Vec<(usize, Decision)> {
+        let changes = self.take_changes(response);
+        if changes.is_empty() {
+            return Vec::new();
+        }
+        // Runs in a task, so that it completes even if the request's future is dropped.
+        let settled = tokio::spawn(join_all(changes.into_iter().map(PendingItem::commit))).await;
+        settled.map(|settled| settled.into_iter().flatten().collect()).unwrap_or_default()
+    }
+
+    /// Removes the units that the response determines. Returns those whose charge differs from the taken units, with the
+    /// units to charge.
+    fn take_changes(&mut self, response: Option<&Parts>) -> Vec<(PendingItem, u64)> {
+        let (mut changes, mut at_end) = (Vec::new(), 0);
+        while let Some(item) = self.items.get(at_end) {
             if item.charge.is_settled_at_end() && response.is_some() {
-                at_end.push(item);
+                at_end += 1;
                 continue;
             }
             let actual = item.charge.of_response(response, &self.consumed);
-            let PendingItem { at, reservation, .. } = item;
-            let Some(actual) = changed(&reservation, actual) else { continue };
-            changes.push(async move {
-                let peek = reservation.check().clone().cost(0);
-                reservation.commit(actual).await.ok()?;
-                Some((at, peek.check().await.ok()?))
-            });
+            let actual = changed(&item.reservation, actual);
+            let item = self.items.remove(at_end);
+            changes.extend(actual.map(|actual| (item, actual)));
         }
-        self.items = at_end;
-        let pending = (!self.items.is_empty()).then(|| {
+        if at_end > 0 {
             self.runtime = Handle::try_current().ok();
-            self
-        });
-        if changes.is_empty() {
-            return (Vec::new(), pending);
         }
-        // Runs in a task, so that it completes even if the request's future is dropped.
-        let settled = tokio::spawn(join_all(changes)).await;
-        (settled.map(|settled| settled.into_iter().flatten().collect()).unwrap_or_default(), pending)
+        changes
+    }
+
+    /// Returns whether no units are left to be settled.
+    pub(super) fn is_settled(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// Returns the limiter of the checks.
+    pub(super) fn limiter(&self) -> Option<Limiter> {
+        let item = self.items.first().map(|item| item.reservation.check());
+        item.or(self.acquired.first()).map(Check::limiter)
     }
 
     /// Counts a frame of the response body.

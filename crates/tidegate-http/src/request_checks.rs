@@ -11,6 +11,7 @@ use super::check_group::CheckGroup;
 use super::gate_rule::GateRule;
 use super::in_flight::is_in_flight;
 use super::missing_key::{Absent, MissingKey, NO_KEY};
+use super::reserved_slots::ReservedSlots;
 use super::settings::LayerSettings;
 use crate::policy::{Policies, Policy};
 
@@ -27,6 +28,8 @@ pub(super) struct RequestChecks {
     pub(super) static_denials: Vec<(Decision, Policy)>,
     /// Checks in shadow mode: they charge and never deny.
     pub(super) shadow_checks: Vec<Check>,
+    /// The indices of the checks that may not use the slots reserved for critical requests.
+    restricted: Vec<(usize, ReservedSlots)>,
 }
 
 impl RequestChecks {
@@ -42,12 +45,12 @@ impl RequestChecks {
         };
         self.checks.reserve_exact(chosen.len() + settings.rules.len());
         for rule in chosen.iter().chain(&settings.rules) {
-            self.add(rule, settings, parts).await?;
+            self.add(rule, settings, parts)?;
         }
         Ok(())
     }
 
-    async fn add(&mut self, rule: &GateRule, settings: &LayerSettings, parts: &Parts) -> Result<(), Absent> {
+    fn add(&mut self, rule: &GateRule, settings: &LayerSettings, parts: &Parts) -> Result<(), Absent> {
         // The layer's cost counts units of rates, such as tokens or bytes.
         let layer_cost = settings.cost.as_ref().filter(|_| !is_in_flight(&rule.gate));
         let cost = rule.cost.as_ref().or(layer_cost).map_or(1, |cost| cost(parts));
@@ -77,10 +80,9 @@ impl RequestChecks {
             Some(owner) => check.colocate_with(owner),
             None => check,
         };
-        let check = match &rule.reserved {
-            Some(reserved) => reserved.restrict(check, parts).await,
-            None => check,
-        };
+        if let Some(reserved) = rule.reserved.as_ref().filter(|reserved| !reserved.is_critical(parts)) {
+            self.restricted.push((self.checks.len(), reserved.clone()));
+        }
         self.checks.push(check.cost(cost));
         let policy = Policy::new(&rule.gate, rule.name.clone());
         self.policies.push(Policy { unit: rule.unit.clone(), partition_key, ..policy });
@@ -94,12 +96,16 @@ impl RequestChecks {
         if !self.static_denials.is_empty() && !self.charges_each {
             self.checks.clear();
             self.policies.clear();
+            self.restricted.clear();
         }
         // Resolves overrides now: a later refund must reach the gate that was charged.
         let mut checks = std::mem::take(&mut self.checks);
         let count = checks.len();
         checks.append(&mut self.shadow_checks);
         Check::follow(&mut checks).await;
+        for (at, reserved) in self.restricted.drain(..) {
+            checks[at] = reserved.restrict(checks[at].clone());
+        }
         self.shadow_checks = checks.split_off(count);
         for (policy, check) in self.policies.iter_mut().zip(&checks) {
             policy.follow(check);

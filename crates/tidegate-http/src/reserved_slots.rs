@@ -44,13 +44,14 @@ impl ReservedSlots {
         reserved
     }
 
-    /// Restricts the check of a request that is not critical to the slots that are not reserved.
-    pub(super) async fn restrict(&self, mut check: Check, parts: &Parts) -> Check {
-        if (self.is_critical)(parts) {
-            return check;
-        }
-        // An operator's override may have set another limit. It then leaves at least one slot.
-        Check::follow(std::slice::from_mut(&mut check)).await;
+    /// Returns whether the request can use all slots.
+    pub(super) fn is_critical(&self, parts: &Parts) -> bool {
+        (self.is_critical)(parts)
+    }
+
+    /// Restricts the check of a request that is not critical to the slots that are not reserved. The check has the
+    /// settings that decide: an operator's override may have set another limit. It then leaves at least one slot.
+    pub(super) fn restrict(&self, check: Check) -> Check {
         let limit = check.quota().map_or(1, |quota| quota.limit());
         check.at_most(limit.saturating_sub(self.slots(limit)).max(1))
     }

@@ -5,9 +5,10 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
-use bytes::{BufMut, BytesMut};
+use bytes::Bytes;
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
+use smallvec::SmallVec;
 use tidegate::{AllDecision, Decision};
 
 use crate::policy::Policy;
@@ -62,7 +63,7 @@ impl HeaderValues<'_> {
 
     /// Writes the policies of draft 7, such as `100;w=60, 1000;w=3600`, the reported limit first. Each number of
     /// units may occur only once.
-    pub(super) fn write_unnamed_policies(&self, reported: usize, text: &mut ValueText) {
+    pub(super) fn write_unnamed_policies(&self, reported: usize, fields: &mut Fields) {
         let mut listed = Vec::new();
         for at in std::iter::once(reported).chain(self.with_window().filter(|at| *at != reported)) {
             let (limit, window_s) = (self.decision.each_alone()[at].limit(), self.policies[at].window_s);
@@ -70,7 +71,7 @@ impl HeaderValues<'_> {
                 && !listed.contains(&limit)
             {
                 let comma = if listed.is_empty() { "" } else { ", " };
-                let _ = write!(text, "{comma}{limit};w={window_s}");
+                fields.push(comma).push_number(limit).push(";w=").push_number(window_s);
                 listed.push(limit);
             }
         }
@@ -92,6 +93,11 @@ pub(super) fn byte_sequence(bytes: &[u8]) -> String {
     format!(":{}:", BASE64_STANDARD.encode(bytes))
 }
 
+/// Returns whether the byte stands for itself in a string of RFC 9651, and in percent-encoding.
+const fn is_plain(byte: u8) -> bool {
+    matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\' | b'%')
+}
+
 /// Displays a string of RFC 9651, which is ASCII. Other bytes, and `%` itself, are percent-encoded.
 pub(super) struct Quoted<'a>(pub(super) &'a str);
 
@@ -99,10 +105,9 @@ impl fmt::Display for Quoted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_char('"')?;
         // Most names are written in one piece.
-        let is_plain = |byte: &u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\' | b'%');
-        for part in self.0.as_bytes().chunk_by(|a, b| is_plain(a) && is_plain(b)) {
+        for part in self.0.as_bytes().chunk_by(|a, b| is_plain(*a) && is_plain(*b)) {
             match (part, std::str::from_utf8(part)) {
-                ([first, ..], Ok(text)) if is_plain(first) => f.write_str(text)?,
+                ([first, ..], Ok(text)) if is_plain(*first) => f.write_str(text)?,
                 ([b'"' | b'\\'], Ok(text)) => write!(f, "\\{text}")?,
                 (bytes, _) => bytes.iter().try_for_each(|byte| write!(f, "%{byte:02X}"))?,
             }
@@ -111,39 +116,58 @@ impl fmt::Display for Quoted<'_> {
     }
 }
 
-/// The text of header values. All values of a response share its memory, so that each is not allocated on its own.
-pub(super) struct ValueText(BytesMut);
-
-impl ValueText {
-    /// Makes room for the headers of this many limits. Longer ones are allocated anew.
-    pub(super) fn of_limits(limits: usize) -> Self {
-        Self(BytesMut::with_capacity(64 + 96 * limits))
-    }
-
-    /// Appends what was written since the last header as a header.
-    pub(super) fn append_to(&mut self, headers: &mut HeaderMap, name: HeaderName) {
-        if let Some(value) = self.take() {
-            headers.append(name, value);
-        }
-    }
-
-    /// Sets what was written since the last header as the only header of this name.
-    pub(super) fn insert_into(&mut self, headers: &mut HeaderMap, name: HeaderName) {
-        if let Some(value) = self.take() {
-            headers.insert(name, value);
-        }
-    }
-
-    fn take(&mut self) -> Option<HeaderValue> {
-        // Numbers and escaped names are always valid header values.
-        HeaderValue::from_maybe_shared(self.0.split().freeze()).ok()
-    }
+/// Headers whose values are being written. All values of a response share one allocation.
+#[derive(Default)]
+pub(super) struct Fields {
+    text: SmallVec<[u8; 128]>,
+    /// The names of the fields, where their values end, and whether a field is added to those of inner layers.
+    ends: SmallVec<[(HeaderName, usize, bool); 5]>,
 }
 
-impl fmt::Write for ValueText {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.0.put_slice(text.as_bytes());
-        Ok(())
+impl Fields {
+    pub(super) fn push(&mut self, text: &str) -> &mut Self {
+        self.text.extend_from_slice(text.as_bytes());
+        self
+    }
+
+    pub(super) fn push_number(&mut self, number: u64) -> &mut Self {
+        self.push(itoa::Buffer::new().format(number))
+    }
+
+    /// Writes a string of RFC 9651: see [`Quoted`].
+    pub(super) fn push_quoted(&mut self, text: &str) -> &mut Self {
+        if text.bytes().all(is_plain) {
+            return self.push("\"").push(text).push("\"");
+        }
+        self.push(&Quoted(text).to_string())
+    }
+
+    /// Ends the value of a field that is the only one of its name.
+    pub(super) fn end_single(&mut self, name: HeaderName) {
+        self.ends.push((name, self.text.len(), false));
+    }
+
+    /// Ends the value of a field that lists limits, beside those of inner layers.
+    pub(super) fn end_list(&mut self, name: HeaderName) {
+        self.ends.push((name, self.text.len(), true));
+    }
+
+    pub(super) fn write(self, headers: &mut HeaderMap) {
+        if self.ends.is_empty() {
+            return;
+        }
+        let text = Bytes::from_owner(self.text);
+        let mut start = 0;
+        for (name, end, is_list) in self.ends {
+            // Numbers and escaped names are always valid header values.
+            if let Ok(value) = HeaderValue::from_maybe_shared(text.slice(start..end)) {
+                match is_list {
+                    true => drop(headers.append(name, value)),
+                    false => drop(headers.insert(name, value)),
+                }
+            }
+            start = end;
+        }
     }
 }
 

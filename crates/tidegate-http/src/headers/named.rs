@@ -1,62 +1,64 @@
 //! Writes the fields of drafts that name the limits: a list of policies, and a list of current limits.
 
-use std::fmt::Write as _;
-
-use http::HeaderMap;
-use http::header::HeaderName;
+use smallvec::SmallVec;
 
 use super::Spelling;
-use super::header_values::{HeaderValues, Quoted, ValueText, byte_sequence};
+use super::header_values::{Fields, HeaderValues, byte_sequence};
 use crate::policy::Policy;
 
 /// Appends the fields, such as `"api";q=100;w=60` and `"api";r=99;t=60`. Of several limits with one name, lists the
 /// one that binds.
-pub(super) fn write(
-    headers: &mut HeaderMap,
-    values: &HeaderValues<'_>,
-    spelling: &Spelling,
-    text: &mut ValueText,
-) {
-    let decisions = values.decision.each_alone();
-    let name = |at: usize| values.policies[at].name(&decisions[at]);
-    let is_listed = |at: &usize| {
-        let named = values.reported().filter(|other| name(*other) == name(*at));
-        named.reduce(|a, b| values.tighter(a, b)) == Some(*at)
-    };
-    let listed = || values.reported().filter(is_listed).enumerate();
-    let comma = |index: usize| if index == 0 { "" } else { ", " };
-    // Writing a text cannot fail.
-    for (index, at) in listed() {
-        let policy = &values.policies[at];
-        let (name, limit) = (Quoted(name(at)), decisions[at].limit());
-        let _ = write!(text, "{}{name};{}={limit}", comma(index), spelling.quota);
-        if let Some(unit) = policy.reported_unit() {
-            let _ = write!(text, ";{}={}", spelling.unit, Quoted(unit));
-        }
-        if let Some(window_s) = policy.window_s {
-            let _ = write!(text, ";{}={window_s}", spelling.window);
-        }
-        write_partition(policy, spelling, text);
-    }
-    if listed().next().is_none() {
+pub(super) fn write(values: &HeaderValues<'_>, spelling: &Spelling, fields: &mut Fields) {
+    let listed = listed(values);
+    if listed.is_empty() {
         return;
     }
-    text.append_to(headers, HeaderName::from_static(spelling.policy_field));
-    for (index, at) in listed() {
+    let decisions = values.decision.each_alone();
+    let comma = |index: usize| if index == 0 { "" } else { ", " };
+    for (index, &(at, name)) in listed.iter().enumerate() {
         let policy = &values.policies[at];
-        let (name, remaining) = (Quoted(name(at)), decisions[at].remaining());
-        let _ = write!(text, "{}{name};{}={remaining}", comma(index), spelling.remaining);
-        if policy.window_s.is_some() {
-            let _ = write!(text, ";{}={}", spelling.reset, values.reset(at));
+        fields.push(comma(index)).push_quoted(name);
+        fields.push(spelling.quota).push_number(decisions[at].limit());
+        if let Some(unit) = policy.reported_unit() {
+            fields.push(spelling.unit).push_quoted(unit);
         }
-        write_partition(policy, spelling, text);
+        if let Some(window_s) = policy.window_s {
+            fields.push(spelling.window).push_number(window_s);
+        }
+        write_partition(policy, spelling, fields);
     }
-    text.append_to(headers, HeaderName::from_static(spelling.limit_field));
+    fields.end_list(spelling.policy_field.clone());
+    for (index, &(at, name)) in listed.iter().enumerate() {
+        let policy = &values.policies[at];
+        fields.push(comma(index)).push_quoted(name);
+        fields.push(spelling.remaining).push_number(decisions[at].remaining());
+        if policy.window_s.is_some() {
+            fields.push(spelling.reset).push_number(values.reset(at));
+        }
+        write_partition(policy, spelling, fields);
+    }
+    fields.end_list(spelling.limit_field.clone());
 }
 
-fn write_partition(policy: &Policy, spelling: &Spelling, text: &mut ValueText) {
+/// Returns the indices and names of the limits to list, in their order.
+fn listed<'a>(values: &HeaderValues<'a>) -> SmallVec<[(usize, &'a str); 2]> {
+    let mut listed = SmallVec::<[(usize, &str); 2]>::new();
+    for at in values.reported() {
+        let name = values.policies[at].name(&values.decision.each_alone()[at]);
+        match listed.iter().position(|&(_, other)| other == name) {
+            Some(index) if values.tighter(listed[index].0, at) != at => {}
+            found => {
+                found.map(|index| listed.remove(index));
+                listed.push((at, name));
+            }
+        }
+    }
+    listed
+}
+
+fn write_partition(policy: &Policy, spelling: &Spelling, fields: &mut Fields) {
     if let Some(partition_key) = &policy.partition_key {
-        let _ = write!(text, ";{}={}", spelling.partition_key, byte_sequence(partition_key));
+        fields.push(spelling.partition_key).push(&byte_sequence(partition_key));
     }
 }
 
@@ -64,6 +66,8 @@ fn write_partition(policy: &Policy, spelling: &Spelling, text: &mut ValueText) {
 mod tests {
     use std::time::Duration;
 
+    use http::HeaderMap;
+    use http::header::HeaderName;
     use tidegate::{AllDecision, Limiter, Quota};
 
     use super::*;
@@ -71,18 +75,20 @@ mod tests {
 
     /// The names that pull request 166 of the draft's repository announces: `r` becomes `a`, and `t` becomes `w`. Its
     /// text is not known here, so no draft of this crate sends them.
-    const PROPOSED: Spelling = Spelling { remaining: "a", reset: "w", ..DRAFT_11 };
+    fn proposed() -> Spelling {
+        Spelling { remaining: ";a=", reset: ";w=", ..DRAFT_11 }
+    }
 
     /// A table in which every name is another one.
     const RENAMED: Spelling = Spelling {
-        policy_field: "policies",
-        limit_field: "limits",
-        quota: "quota",
-        unit: "unit",
-        window: "window",
-        remaining: "left",
-        reset: "reset",
-        partition_key: "partition",
+        policy_field: HeaderName::from_static("policies"),
+        limit_field: HeaderName::from_static("limits"),
+        quota: ";quota=",
+        unit: ";unit=",
+        window: ";window=",
+        remaining: ";left=",
+        reset: ";reset=",
+        partition_key: ";partition=",
     };
 
     /// Returns both fields for a window with a unit and a partition, and for an in-flight limit without.
@@ -100,9 +106,11 @@ mod tests {
         let policies = [with_both, Policy::new(&uploads, None)];
         let mut headers = HeaderMap::new();
         let values = HeaderValues { decision: &decision, policies: &policies, wait: None };
-        write(&mut headers, &values, spelling, &mut ValueText::of_limits(2));
+        let mut fields = Fields::default();
+        write(&values, spelling, &mut fields);
+        fields.write(&mut headers);
         assert_eq!(headers.len(), 2);
-        [spelling.policy_field, spelling.limit_field].map(|name| headers[name].to_str().unwrap().to_owned())
+        [&spelling.policy_field, &spelling.limit_field].map(|name| headers[name].to_str().unwrap().to_owned())
     }
 
     #[tokio::test]
@@ -114,7 +122,7 @@ mod tests {
         let limits = r#""burst";r=80;t=60;pk=:AAAAAAAAAAAAAAAA:, "uploads";r=10"#;
         assert_eq!(written(&DRAFT_11).await, [policies, limits]);
         let limits = r#""burst";a=80;w=60;pk=:AAAAAAAAAAAAAAAA:, "uploads";a=10"#;
-        assert_eq!(written(&PROPOSED).await, [policies, limits]);
+        assert_eq!(written(&proposed()).await, [policies, limits]);
         let policies = concat!(
             r#""burst";quota=100;unit="tokens";window=60;partition=:AAAAAAAAAAAAAAAA:, "#,
             r#""uploads";quota=10;unit="concurrent-requests""#
