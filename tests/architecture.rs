@@ -104,13 +104,13 @@ fn no_rooms_import_each_other_in_a_circle() {
 fn house_is_within_its_budgets() {
     const ROOMS: usize = 17;
     const FLOORS: usize = 12;
-    const PUBLIC_FUNCTIONS: usize = 384;
+    const PUBLIC_FUNCTIONS: usize = 385;
     const LINES: [(&str, usize); 7] = [
-        ("src", 24_235),
-        ("crates/tidegate-cli/src", 5_130),
-        ("crates/tidegate-console/src", 3_815),
+        ("src", 24_410),
+        ("crates/tidegate-cli/src", 5_240),
+        ("crates/tidegate-console/src", 3_875),
         ("crates/tidegate-http/src", 5_151),
-        ("crates/tidegate-rules/src", 5_550),
+        ("crates/tidegate-rules/src", 5_600),
         ("crates/tidegate-server/src", 5_750),
         ("lua", 2_390),
     ];
