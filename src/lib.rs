@@ -88,13 +88,13 @@
 //!     |
 //! in_flight                 units of in-flight limits that this process holds, and limits that follow the latency
 //!     |
-//! local                     what a process decides without Redis: leases, cached denials, fallback, overrides
+//! local                     what a process decides without Redis: leases, cached denials, breaker, fallback, overrides
 //!     |
 //! batch                     many callers, one call
 //!     |
 //! store                     where state lives: Redis, memory, stub
 //!     |
-//! connection                transport
+//! connection                transport: reconnecting, sentinels, clusters, retries
 //!     |
 //! key, observe              keys in Redis; events, metrics, traces, health, figures
 //!     |

@@ -7,18 +7,22 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// Returns the rows of the diagram: rooms, and what they are for.
+fn rows_of_diagram(page: &str) -> Vec<&str> {
+    let diagram = page.split("```text").nth(1).unwrap().split("```").next().unwrap();
+    let rows = diagram.lines().map(|line| line.trim_start_matches("//!").trim());
+    rows.filter(|row| !row.is_empty() && !row.starts_with('|')).collect()
+}
+
 /// Returns the floor of each room in the diagram. The top floor is 0.
-fn floors_of_diagram(lib: &str) -> HashMap<String, usize> {
-    let diagram = lib.split("```text").nth(1).unwrap().split("```").next().unwrap();
-    let rows = diagram.lines().filter_map(|line| line.trim_start_matches("//!").trim().split("  ").next());
-    let rows = rows.filter(|row| !row.is_empty() && !row.starts_with('|'));
-    rows.enumerate()
-        .flat_map(|(depth, row)| {
-            // Skips submodules in parentheses, as in `store (redis | memory)`.
-            let modules = row.split('(').next().unwrap().split(',');
-            modules.map(move |module| (module.trim().to_owned(), depth)).collect::<Vec<_>>()
-        })
-        .collect()
+fn floors_of_diagram(page: &str) -> HashMap<String, usize> {
+    let rows = rows_of_diagram(page).into_iter().enumerate();
+    rows.flat_map(|(depth, row)| {
+        // Skips submodules in parentheses, as in `store (redis | memory)`.
+        let modules = row.split("  ").next().unwrap().split('(').next().unwrap().split(',');
+        modules.map(move |module| (module.trim().to_owned(), depth)).collect::<Vec<_>>()
+    })
+    .collect()
 }
 
 fn sources(folder: &Path) -> Vec<PathBuf> {
@@ -165,8 +169,9 @@ fn between<'t>(text: &'t str, open: &str, close: &str) -> Vec<&'t str> {
 #[test]
 fn architecture_md_draws_the_rooms_as_lib_rs_does() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let floors_of = |file: &str| floors_of_diagram(&fs::read_to_string(root.join(file)).unwrap());
-    assert_eq!(floors_of("ARCHITECTURE.md"), floors_of("src/lib.rs"));
+    let [map, lib] =
+        ["ARCHITECTURE.md", "src/lib.rs"].map(|file| fs::read_to_string(root.join(file)).unwrap());
+    assert_eq!(rows_of_diagram(&map), rows_of_diagram(&lib));
 }
 
 #[test]

@@ -127,8 +127,8 @@ async fn namespaces_on_one_redis_are_independent() {
 }
 
 /// Returns quotas so slow that even a very busy machine makes more than three times as many checks.
-fn hot_quotas() -> [(&'static str, Quota); 6] {
-    quotas(60, HOT_WINDOW)
+fn hot_quotas() -> Vec<(&'static str, Quota)> {
+    quotas(60, HOT_WINDOW).into()
 }
 
 /// Returns quotas so slow that no unit becomes available during the test, so the units used are the units

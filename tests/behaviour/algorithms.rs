@@ -1,12 +1,16 @@
 //! The worked examples of each algorithm.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tidegate::algorithm::Storage;
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
+use tidegate::algorithm::{NAMES, Storage};
 use tidegate::{Quota, Rate};
 
 use crate::support::behaviours;
 use crate::support::fixture::quotas;
+use crate::support::plan::Family;
 use crate::support::world::{allowed, check, passes};
 
 const fn ms(ms: u64) -> Duration {
@@ -241,6 +245,16 @@ behaviours! {
         assert_eq!(gate.peek("key").await.unwrap().remaining(), 1);
         assert_eq!(passes(&gate, "key", 2).await, 1);
     }
+}
+
+/// Most tests run with one of these lists.
+#[test]
+fn lists_of_quotas_have_each_algorithm_of_a_rate() {
+    let of_rates: BTreeSet<_> = NAMES.into_iter().filter(|name| *name != "in_flight").collect();
+    assert_eq!(quotas(1, s(1)).iter().map(|(_, quota)| quota.algorithm()).collect::<BTreeSet<_>>(), of_rates);
+    let mut runner = TestRunner::deterministic();
+    let generated = Family::ALL.map(|family| family.limits().new_tree(&mut runner).unwrap().current()[0]);
+    assert_eq!(generated.iter().map(Quota::algorithm).collect::<BTreeSet<_>>(), of_rates);
 }
 
 /// Other tests look up these properties of a quota to select what they expect.

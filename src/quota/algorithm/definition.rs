@@ -16,23 +16,25 @@
 //!     `window_us`, and `rate` with [`Parameters::Rate`]. Without [`Storage::Log`] also `parse`. Override each other method whose
 //!     default is wrong for the algorithm; `stamp`, `stamp_at`, `leased_until` and `is_stamp_the_end` go together.
 //! - `lua/quota/NAME.lua`: a function `NAME` that does the same on the server. `lua/prelude.lua` has its contract.
-//! - In `lua/reserve/holds.lua`, the stamp of a charge in `stamp_of`, and how long it can count in `life`, which are
-//!   `stamp_at` and `counts_for` in Rust.
+//! - Unless a stamp is the time of the charge, which counts for the window: `stamp_of` and `life` in
+//!   `lua/reserve/holds.lua`, which are `stamp_at` and `counts_for` in Rust.
 //! - `lua/take/fast_NAME.lua`, the fast path of a take. Without one, pass `fast_nothing` to `scripts!`.
 //! - A variant of [`State`], if none fits.
 //! - Constructors `Quota::NAME` and `Quota::try_NAME` in `src/quota.rs`.
 //! - Another kind of state: a variant of [`Storage`], and its reading in `src/admin.rs`, `src/admin/usage.rs` and
 //!   `lua/admin/inspect.lua`. Other parameters: a variant of [`Parameters`], and its uses in `src/quota.rs`,
 //!   `src/admin/name.rs`, `crates/tidegate-cli/src/quota.rs` and `crates/tidegate-rules/src/limit_reader.rs`.
-//! - The estimate of waiting times in `crates/tidegate-http/src/wait_queue/estimate.rs`.
+//! - If a better lower bound than `retry_after` is known for the waits behind others:
+//!   `crates/tidegate-http/src/wait_queue/estimate.rs`.
 //! - Its words in `lua/show.lua`, and its rows in the tables of `README.md`, `lua/README.md`,
 //!   `docs/operate/cli.md`, `docs/reference/semantics.md` and `crates/tidegate-rules/src/format.md`.
 //! - In tests, which do not compile without it: in `tests/support/src` its definition (`oracle.rs`), its state
-//!   (`script.rs`) and its quotas (`plan.rs`: `Family`, `held_for_each_family`); its excess in `tests/expiry.rs`.
-//! - In tests, which fail without it: its digests, quotas and invalid texts in `tests/scripts.rs`, and its
-//!   properties in `tests/behaviour/algorithms.rs`.
-//! - Where nothing fails without it: `quotas` in `tests/support/src/fixture.rs`, with which most tests run, and in
-//!   the tests of `src/quota/text.rs`, whose grammar has its words; its
+//!   (`script.rs`), its quotas (`holds/plan.rs`), and what its holds promise (`holds/oracle.rs`, `holds/ledger.rs`); its
+//!   excess in `tests/expiry.rs`.
+//! - In tests, which fail without it: its quotas in `fixture.rs` and `plan.rs` (`Family`, `for_each_family`) of
+//!   `tests/support/src`; its digests, quotas and invalid texts in `tests/scripts.rs`; its properties in
+//!   `tests/behaviour/algorithms.rs`.
+//! - Where nothing fails without it: the grammar and the tests of `src/quota/text.rs`; its
 //!   bound in `src/local/lease/lease_options.rs` and `docs/guide/leases.md`; its size in `docs/operate/deploy.md`
 //!   and `benches/src/bytes.rs`; its texts in `docs/guide/inspecting.md`.
 //!

@@ -8,6 +8,7 @@ use tidegate::reference;
 use tidegate::reference::{Before, Record, Taken};
 use tidegate::{Quota, Rate};
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 pub const STEPS: usize = 50;
@@ -227,7 +228,7 @@ pub fn uniform(family: Family) -> impl Strategy<Value = Plan> {
 
 /// Like [`uniform`], but every other step is a penalty beyond any limit, and pauses are short. Such debts
 /// must be bounded to stay exact.
-pub fn indebted(families: &'static [Family]) -> impl Strategy<Value = Plan> {
+pub fn indebted(families: impl Into<Cow<'static, [Family]>>) -> impl Strategy<Value = Plan> {
     let plans = prop::sample::select(families).prop_flat_map(uniform);
     (plans, MAX_DEBT / 2..=MAX_DEBT).prop_map(|(mut plan, debt)| {
         for step in plan.steps.iter_mut().step_by(2) {
