@@ -266,14 +266,14 @@ async fn incompatible_checks_are_an_error_and_charge_nothing() {
         let bad_name = limiter.gate("a:b", Quota::fixed_window(5, HOUR));
         let bad_words = "gate name \"a:b\": use 1 to 64 lower-case letters, digits, `_`, `.` or `-`";
         for (checks, words) in [
-            (vec![], "check_all was given no checks"),
+            (vec![], "no checks were given"),
             (
                 vec![gate.key(KEY), stranger.key(KEY)],
                 "gate \"b\", key \"us…\" (14 bytes): this gate belongs to another limiter",
             ),
             (
                 vec![gate.key(KEY), same_key.key(KEY)],
-                "gate \"a\", key \"us…\" (14 bytes): check_all was given one key under two quotas of the same gate name: give each gate its own name",
+                "gate \"a\", key \"us…\" (14 bytes): one key was given under two quotas of the same gate name: give each gate its own name",
             ),
             (vec![gate.key(KEY), bad_name.key(KEY)], bad_words),
         ] {

@@ -6,8 +6,8 @@ mod check;
 mod confirm;
 mod connect;
 mod failure;
+mod gate_list;
 mod gate_names;
-mod gates;
 mod given_key;
 mod holders;
 mod holds;
@@ -156,7 +156,7 @@ fn run(cli: &Cli, matches: &ArgMatches, merged: &MergedArguments, out: Output) -
         }
         Command::Overrides => runtime.block_on(async { overrides::list(&redis.limiter(json)?, out).await }),
         Command::Gates(rules) => {
-            runtime.block_on(async { gates::list(rules, &redis.limiter(json)?, out).await })
+            runtime.block_on(async { gate_list::list(rules, &redis.limiter(json)?, out).await })
         }
         Command::Rules(rules) => rules::run(rules, out),
         Command::Serve(serve) => {

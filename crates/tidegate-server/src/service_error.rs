@@ -16,13 +16,12 @@ pub enum ServiceError {
 }
 
 /// Texts of the library that name items of Rust, and what they mean here.
-const WORDS: [(&str, &str); 8] = [
+const WORDS: [(&str, &str); 7] = [
     ("call `acquire` or `acquire_all` instead", "send the request to `/v1/acquire` instead"),
     ("call `RulesLimiter::acquire` instead of `check`", "send the request to `/v1/acquire` instead"),
     ("call `peek` to read the state", "send it to `/v1/peek` to read the state"),
     ("pass the text that `Token` displays, unchanged", "pass the `token` of the reservation, unchanged"),
     ("commit was given ", "`actuals` has "),
-    ("check_all was given one key", "the request has one key"),
     ("use `Gate::reserve`, or a gate without the ban", "use `/v1/check`, or reserve a gate without the ban"),
     (
         "check for the same key, or let one sit beside the other (Check::colocate_with); in a file of rules, say `charge: each`",
