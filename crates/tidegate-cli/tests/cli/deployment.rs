@@ -355,7 +355,7 @@ fn imported_image_serves_without_rights() {
         .unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-    if !line.starts_with("serving 3 rules: gRPC on 0.0.0.0:8081, HTTP on http://0.0.0.0:8080") {
+    if !line.starts_with("serving 7 rules: gRPC on 0.0.0.0:8081, HTTP on http://0.0.0.0:8080") {
         let mut error = String::new();
         child.stderr.as_mut().unwrap().read_to_string(&mut error).unwrap();
         panic!("{line}{error}");

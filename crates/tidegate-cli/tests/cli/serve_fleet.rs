@@ -57,7 +57,7 @@ fn is_decided(address: &str) -> bool {
 fn has_decided(replica: &Service) -> bool {
     send(&replica.admin, "GET /metrics", "accept: */*", "")
         .1
-        .contains("tidegate_decisions_total{gate=\"edge.user\"")
+        .contains("tidegate_decisions_total{gate=\"edge / user\"")
 }
 
 #[test]
