@@ -50,7 +50,7 @@ pub use self::audit::{AuditEntry, AuditRecord};
 pub use self::changes::{
     Action, Author, Change, ChangedGate, Changes, CheckedChange, Effect, GivenKey, Made, Refusal, quota_of,
 };
-pub use self::display::{human, units, visible};
+pub use self::display::{human, units};
 pub use self::figures::{FigureBucket, FleetFigures, GateFigures, Instance, LatencyFigures};
 use self::holders::MAX_HOLDERS;
 pub use self::holders::{Holder, Holders};
@@ -66,6 +66,7 @@ pub use self::similar::{did_you_mean, listed};
 pub use self::usage::{CountedDenials, Found, KeyStates, Usage};
 use crate::connection::{CallTarget, Connection};
 use crate::error::Error;
+pub use crate::error::redact::visible;
 use crate::key::HashTag;
 use crate::limiter::Limiter;
 use crate::pipeline::Pipeline;

@@ -64,7 +64,7 @@
 //! | module | contents |
 //! | --- | --- |
 //! | [`algorithm`] | the numbers of a quota, the state of a key, and the arithmetic between them |
-//! | [`redact`] | keys and URLs as texts may show them |
+//! | [`redact`] | keys, URLs and names as texts may show them |
 //! | [`reference`](mod@reference) | the decisions of the scripts as integer arithmetic without I/O, for replays and conformance tests |
 //! | [`script`] | the Lua scripts |
 //! | `admin` (feature `admin`) | finds, reads and changes the state in Redis |

@@ -1,8 +1,10 @@
-//! Texts that show enough of a secret to recognize it, but not to use it.
+//! Texts that show enough of a secret to recognize it, but not to use it, and that show what could be mistaken for other
+//! text.
 //!
 //! Errors, `Debug` and warnings show keys and URLs only in these forms. The module `admin`, which is for operators,
 //! shows whole keys.
 
+use std::borrow::Cow;
 use std::fmt;
 
 /// A key as texts show it: its length, and its first two bytes if the key has eight bytes or more.
@@ -149,5 +151,64 @@ impl fmt::Display for RedactedUrl<'_> {
 impl fmt::Debug for RedactedUrl<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+/// Escapes characters that control a terminal, are invisible, or change the text direction. HTML needs its own escaping
+/// after it.
+#[must_use]
+pub fn visible(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(is_unsafe) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        if is_unsafe(character) { out.extend(character.escape_unicode()) } else { out.push(character) }
+    }
+    Cow::Owned(out)
+}
+
+fn is_unsafe(character: char) -> bool {
+    // Spaces of other widths look like a space, or like nothing.
+    character.is_control()
+        || (character.is_whitespace() && character != ' ')
+        || matches!(character,
+            // Format and bidi characters.
+            '\u{ad}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{8e2}' | '\u{180b}'..='\u{180f}'
+            | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+            | '\u{fff0}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}'
+            | '\u{e0000}'..='\u{e0fff}'
+            // Letters without a shape: fillers, joiners and variation selectors.
+            | '\u{34f}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{2800}' | '\u{3164}' | '\u{ffa0}'
+            | '\u{fe00}'..='\u{fe0f}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn terminal_control_characters_are_escaped() {
+        for (text, expected) in [
+            ("user:42", "user:42"),
+            ("josé 🦀", "josé 🦀"),
+            ("\x1b[31m", "\\u{1b}[31m"),
+            ("a\nb\r\t\0", "a\\u{a}b\\u{d}\\u{9}\\u{0}"),
+            ("\u{7f}\u{9b}0m", "\\u{7f}\\u{9b}0m"),
+            ("\u{202e}gpj.exe", "\\u{202e}gpj.exe"),
+            ("a\u{200b}b", "a\\u{200b}b"),
+        ] {
+            assert_eq!(visible(text), expected);
+        }
+    }
+
+    #[test]
+    fn invisible_and_bidi_letters_are_escaped() {
+        let unsafe_letters = "\u{ad}\u{61c}\u{34f}\u{115f}\u{17b4}\u{180b}\u{200b}\u{200d}\u{200e}\u{2028}\u{202a}\u{202e}\
+                              \u{2060}\u{2066}\u{2069}\u{2800}\u{3164}\u{fe0f}\u{feff}\u{ffa0}\u{fff9}\u{e0001}\u{e0100}\
+                              \u{a0}\u{2003}\u{3000}";
+        for letter in unsafe_letters.chars() {
+            assert_eq!(visible(&letter.to_string()), letter.escape_unicode().to_string());
+        }
     }
 }

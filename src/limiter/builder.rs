@@ -294,7 +294,8 @@ impl Builder {
     /// keys were used since its last use. The fallback divides its keys among 16 parts, so its bounds hold
     /// approximately.
     ///
-    /// Does not bound the keys of in-flight limits of which this process holds units, or waits for some. They are at most 1,048,576: see [`Gate::acquire`](crate::Gate::acquire).
+    /// Does not bound the keys of in-flight limits of which this process holds units, or waits for some. They are at most
+    /// 1,048,576: see [`Gate::acquire`](crate::Gate::acquire). An in-memory limiter evicts keys with units in flight last.
     ///
     /// Default: 100,000.
     pub fn max_keys(mut self, keys: usize) -> Self {

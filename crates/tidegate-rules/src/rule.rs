@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
-use tidegate::admin::visible;
+use tidegate::redact::visible;
 use tidegate::{Ban, Lease, OnFailure, Quota};
 
 use super::descriptor::Descriptor;

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use tidegate::Quota;
+#[cfg(feature = "admin")]
 use tidegate::admin::ChangedGate;
 
 use super::rule::Rule;
@@ -63,6 +64,7 @@ impl<'r> RuleGate<'r> {
 }
 
 /// The gate, for a change by an operator.
+#[cfg(feature = "admin")]
 impl From<RuleGate<'_>> for ChangedGate {
     fn from(gate: RuleGate<'_>) -> Self {
         let (quota, readable) = (gate.quota(), Some(gate.readable_name()));

@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn page_of_an_aborted_search_claims_only_what_was_read() {
-        const NO_STATE: &str = "Redis has no state of this key";
+        const NO_STATE: &str = "There is no state of this key";
         const COMPLETE: &str = "The quotas of the rules are complete";
         let (complete, plain, hashed) = (page("bob", true), page("bob", false), page("%hmac=00", false));
         assert!(complete.contains(NO_STATE) && !complete.contains("The search ended"), "{complete}");

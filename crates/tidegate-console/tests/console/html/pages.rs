@@ -20,7 +20,7 @@ async fn pages_of_an_empty_fleet_are_shown() {
         assert!(!page.contains("NaN") && !page.contains("Infinity"), "{path}: {page}");
     }
     assert!(console.page("/", 200).await.contains("No decisions in the last hour"));
-    assert!(console.page("/key?key=nobody", 200).await.contains("Redis has no state of this key"));
+    assert!(console.page("/key?key=nobody", 200).await.contains("There is no state of this key"));
     console.page("/gate?name=shop.user", 200).await;
     console.page("/gate?name=unknown", 404).await;
     console.page("/nothing", 404).await;
@@ -284,7 +284,7 @@ async fn key_page_shows_switches_before_the_state() {
     console.limiter().control().switch(USERS, Switch::Closed, None).await.unwrap();
     let page = console.page("/key?key=nobody", 200).await;
     let closed = "shop / user is switched closed: every check of this key there is denied";
-    let (switch, state) = (page.find(closed), page.find("Redis has no state of this key"));
+    let (switch, state) = (page.find(closed), page.find("There is no state of this key"));
     assert!(switch.is_some() && switch < state, "{page}");
     console.stop().await;
 }
