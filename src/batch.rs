@@ -173,6 +173,18 @@ impl Batch {
         }
     }
 
+    /// Returns the result at once if the store is this process's memory, which waits for nothing.
+    #[inline]
+    pub(crate) fn take_in_memory(&self, group: &Group) -> Option<CheckReply> {
+        let shared = &*self.0;
+        let Store::Memory(store) = &*shared.store else { return None };
+        // Only an observer reads it: denials of this store are not cached.
+        let sent_us = if shared.events.is_observed() { shared.clock.local_us() } else { 0 };
+        let outcome = store.take_one(group);
+        shared.notify_called(std::slice::from_ref(group), 1, sent_us, std::slice::from_ref(&outcome));
+        Some(outcome.map(|outcome| Share { outcome, n: group.n, index: 0, sent_us }))
+    }
+
     async fn send_directly(
         &self,
         group: Group,
@@ -241,12 +253,23 @@ impl BatchInner {
     ) -> (Vec<Result<Outcome, Error>>, u64) {
         let sent_us = self.clock.local_us();
         let outcomes = self.store.take(groups, deadline).await;
+        self.notify_called(groups, checks, sent_us, &outcomes);
+        (outcomes, sent_us)
+    }
+
+    #[inline]
+    fn notify_called(
+        &self,
+        groups: &[Group],
+        checks: usize,
+        sent_us: u64,
+        outcomes: &[Result<Outcome, Error>],
+    ) {
         if self.events.is_observed() {
             let took = Duration::from_micros(self.clock.local_us().saturating_sub(sent_us));
             self.events.notify(&Event::Called { checks, groups: groups.len(), took });
-            self.notify_bans(groups, &outcomes);
+            self.notify_bans(groups, outcomes);
         }
-        (outcomes, sent_us)
     }
 
     fn notify_bans(&self, groups: &[Group], outcomes: &[Result<Outcome, Error>]) {

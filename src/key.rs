@@ -84,6 +84,7 @@ impl std::fmt::Debug for KeyMode {
 impl KeyMode {
     /// Appends `key` as written in Redis. No encoded key begins with `%h` or `%s`, since its `%` is followed
     /// by two uppercase hex digits.
+    #[inline]
     fn append(&self, key: &[u8], out: &mut String) {
         match self {
             Self::Clear => match as_it_is(key) {
@@ -144,8 +145,18 @@ fn as_it_is(key: &[u8]) -> Option<&str> {
 }
 
 /// Returns whether a byte needs no encoding.
-const fn is_plain(byte: u8) -> bool {
-    matches!(byte, 0x21..=0x7e) && !matches!(byte, b'%' | b'{' | b'}')
+fn is_plain(byte: u8) -> bool {
+    // A table, because each check tests all bytes of its key.
+    static PLAIN: [bool; 256] = {
+        let mut plain = [false; 256];
+        let mut byte = 0x21;
+        while byte <= 0x7e {
+            plain[byte as usize] = !matches!(byte, b'%' | b'{' | b'}');
+            byte += 1;
+        }
+        plain
+    };
+    PLAIN[usize::from(byte)]
 }
 
 fn write_hex(byte: u8, out: &mut String) {
@@ -322,6 +333,7 @@ impl Prefix {
         holders(&self.namespace, self.is_spread, hash_tag)
     }
 
+    #[inline]
     pub(crate) fn key(&self, key: &[u8], hash_tag: HashTag) -> String {
         let mut out = self.start(key.len(), hash_tag);
         self.mode.append(key, &mut out);
@@ -335,6 +347,7 @@ impl Prefix {
         out
     }
 
+    #[inline]
     fn start(&self, key_len: usize, hash_tag: HashTag) -> String {
         let mut out = String::with_capacity(self.text.len() + key_len + 5);
         out.push_str(&self.text);

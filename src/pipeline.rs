@@ -112,14 +112,20 @@ impl Pipeline {
     }
 
     /// Stages 3 to 7. Runs everything before the first await eagerly, which keeps the future small.
+    #[inline]
     fn decide<'a>(&'a self, request: &'a Request<'a>) -> impl Future<Output = Result<Decision, Error>> + 'a {
         let decided = match self.prepare(request) {
             Prepared::Decided(decided) => decided,
             Prepared::Group(group, snapshot) => match self.ensure_sendable(&group) {
-                Ok(hash_tag) => {
-                    let sent = self.send(hash_tag, group, self.deadline_of(request.deadline));
-                    return Either::Left(async move { self.conclude_check(request, snapshot, sent.await) });
-                }
+                Ok(hash_tag) => match self.take_in_memory(&group) {
+                    Some(share) => self.conclude_check(request, snapshot, share),
+                    None => {
+                        let sent = self.send(hash_tag, group, self.deadline_of(request.deadline));
+                        return Either::Left(
+                            async move { self.conclude_check(request, snapshot, sent.await) },
+                        );
+                    }
+                },
                 Err(error) => {
                     let n = u64::from(request.cost > 0);
                     self.fall_back(request, n, group.items.into_iter().next(), error)
@@ -131,6 +137,7 @@ impl Pipeline {
     }
 
     /// Stage 3: returns a cached denial or an error, or else the group to send.
+    #[inline]
     fn prepare(&self, request: &Request<'_>) -> Prepared {
         let item = match request.item() {
             Ok(item) => item,

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::measure::cores;
+
 /// The number of distinct keys in cases with more than one key.
 pub(crate) const KEYS: usize = 100_000;
 
@@ -23,6 +25,12 @@ pub(crate) enum Case {
     Lease100k,
     /// A thread per core, one key, decided in process.
     LeaseOne,
+    /// One thread, one key, the limiter in memory.
+    MemoryOne,
+    /// One thread, 1,000 keys, the limiter in memory.
+    Memory1k,
+    /// One thread, 100,000 keys, the limiter in memory.
+    Memory100k,
     /// 512 tasks, 100,000 keys, Redis unreachable: decided in process.
     BreakerOpen,
     /// 512 tasks, each key checked once. Runs only with `scripts/bench keys`.
@@ -40,6 +48,9 @@ impl Case {
             Self::Alone => "alone",
             Self::Lease100k => "lease_100k",
             Self::LeaseOne => "lease_one",
+            Self::MemoryOne => "memory_one",
+            Self::Memory1k => "memory_1k",
+            Self::Memory100k => "memory_100k",
             Self::BreakerOpen => "breaker_open",
             Self::Keys => "keys",
         }
@@ -54,13 +65,16 @@ impl Case {
             Self::Alone => "one task alone, 100,000 keys",
             Self::Lease100k => "in this process, 100,000 keys, a thread per core",
             Self::LeaseOne => "in this process, one key, a thread per core",
+            Self::MemoryOne => "in memory, one key, one thread",
+            Self::Memory1k => "in memory, 1,000 keys, one thread",
+            Self::Memory100k => "in memory, 100,000 keys, one thread",
             Self::BreakerOpen => "no Redis answers, 100,000 keys, 512 tasks",
             Self::Keys => "distinct keys, 512 tasks",
         }
     }
 
     /// The cases that run in rounds.
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Unlike,
         Self::Zipf,
         Self::Hot,
@@ -68,8 +82,20 @@ impl Case {
         Self::Alone,
         Self::Lease100k,
         Self::LeaseOne,
+        Self::MemoryOne,
+        Self::Memory1k,
+        Self::Memory100k,
         Self::BreakerOpen,
     ];
+
+    pub(crate) fn is_in_memory(self) -> bool {
+        matches!(self, Self::MemoryOne | Self::Memory1k | Self::Memory100k)
+    }
+
+    /// Returns the number of threads of a subject that decides in process.
+    pub(crate) fn threads(self) -> usize {
+        if self.is_in_memory() { 1 } else { cores() }
+    }
 
     pub(crate) fn tasks(self) -> usize {
         if self == Self::Alone { 1 } else { 512 }
@@ -90,6 +116,7 @@ impl Case {
         match self {
             Self::Alone => 1,
             Self::Lease100k | Self::LeaseOne | Self::BreakerOpen => 256,
+            _ if self.is_in_memory() => 256,
             _ => 16,
         }
     }
@@ -103,15 +130,19 @@ impl Case {
             Self::HotDenied => Limit { capacity: 100, refill_s: 1 },
             // One check keeps a key for an hour, so that no key expires during the run.
             Self::Keys => Limit { capacity: 10_000, refill_s: 3600 },
-            Self::Lease100k | Self::LeaseOne | Self::BreakerOpen => {
-                Limit { capacity: 100_000_000_000, refill_s: 0 }
-            }
+            Self::Lease100k
+            | Self::LeaseOne
+            | Self::MemoryOne
+            | Self::Memory1k
+            | Self::Memory100k
+            | Self::BreakerOpen => Limit { capacity: 100_000_000_000, refill_s: 0 },
         }
     }
 
     pub(crate) fn keys(self) -> usize {
         match self {
-            Self::Hot | Self::HotDenied | Self::LeaseOne => 1,
+            Self::Hot | Self::HotDenied | Self::LeaseOne | Self::MemoryOne => 1,
+            Self::Memory1k => 1_000,
             _ => KEYS,
         }
     }

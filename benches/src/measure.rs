@@ -95,7 +95,7 @@ async fn check<S: Subject>(subject: Arc<S>, mut keys: Picker, phase: Arc<AtomicU
     tally
 }
 
-/// Runs a thread per core, and measures after a warm-up.
+/// Runs the threads of the case, and measures after a warm-up.
 pub(crate) fn local_round<L: Local>(
     subject: &Arc<L>,
     names: &Arc<Keys>,
@@ -105,7 +105,7 @@ pub(crate) fn local_round<L: Local>(
 ) -> Result<Round, Failure> {
     let phase = AtomicU8::new(WARM);
     let ((seconds, cost), tallies) = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..cores())
+        let threads: Vec<_> = (0..case.threads())
             .map(|_| {
                 let (picker, phase) = (names.picker(), &phase);
                 scope.spawn(move || check_locally(&**subject, picker, keys, phase, case.timed_every()))
@@ -115,7 +115,7 @@ pub(crate) fn local_round<L: Local>(
         let tallies: Vec<_> = threads.into_iter().filter_map(|thread| thread.join().ok()).collect();
         conducted.map(|conducted| (conducted, tallies))
     })?;
-    if tallies.len() != cores() {
+    if tallies.len() != case.threads() {
         return Err("a thread panicked".into());
     }
     sum(tallies, seconds, cost)

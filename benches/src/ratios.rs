@@ -49,12 +49,20 @@ pub(crate) fn all(rows: &[Row], scripts: Option<&Scripts>) -> Vec<Ratio> {
     add("unlike_vs_best_peer", &format!("unlike keys, to the best peer ({peer})"), value, 1.5, 3.0);
     let (value, peer) = rows.over_best_peer(Case::Hot);
     add("hot_vs_best_peer", &format!("one hot key, to the best peer ({peer})"), value, 10.0, 20.0);
-    let many = rows.leased_over_governor(Case::Lease100k);
-    let one = rows.leased_over_governor(Case::LeaseOne);
+    let over_governor = |case, name| rows.over_governor(case, name);
+    let many = over_governor(Case::Lease100k, "tidegate-lease");
+    let one = over_governor(Case::LeaseOne, "tidegate-lease");
     add("lease_vs_governor_100k", "leased, 100,000 keys, to governor", many.clone(), 0.7, 1.0);
     add("lease_vs_governor_one", "leased, one key, to governor", one.clone(), 0.7, 1.0);
     let smaller = many.and_then(|many| Ok(many.min(one?)));
     add("lease_vs_governor", "leased, to governor, the smaller", smaller, 0.7, 1.0);
+    for (name, description, case, floor, aim) in [
+        ("memory_vs_governor_one", "in memory, one key, to governor", Case::MemoryOne, 0.25, 0.5),
+        ("memory_vs_governor_1k", "in memory, 1,000 keys, to governor", Case::Memory1k, 0.25, 0.5),
+        ("memory_vs_governor_100k", "in memory, 100,000 keys, to governor", Case::Memory100k, 0.67, 1.0),
+    ] {
+        add(name, description, over_governor(case, "tidegate-memory"), floor, aim);
+    }
     let not_measured = || NOT_MEASURED.to_owned();
     let wall = scripts.map(Scripts::ours_over_bare).ok_or_else(not_measured);
     add("script_vs_bare", "the script alone, to GET + SET PX", wall, 0.6, 0.75);
@@ -97,8 +105,8 @@ impl<'a> Rows<'a> {
         over(self.on_main(Case::Alone, "multiplexed")?, self.on_main(Case::Alone, "tidegate")?, p50)
     }
 
-    fn leased_over_governor(&self, case: Case) -> Measured {
-        over(self.on_main(case, "tidegate-lease")?, self.on_main(case, "governor")?, Round::per_second)
+    fn over_governor(&self, case: Case, name: &str) -> Measured {
+        over(self.on_main(case, name)?, self.on_main(case, "governor")?, Round::per_second)
     }
 
     /// Returns the ratio to the best peer on the same server, the smallest of all servers, with that peer's

@@ -12,6 +12,7 @@ mod tidegate;
 #[cfg(feature = "lease")]
 mod tidegate_lease;
 mod tidegate_local;
+mod tidegate_memory;
 mod tidegate_window;
 mod tower_rate_limit_redis;
 mod tower_redis_cell;
@@ -116,6 +117,14 @@ pub(crate) fn of(case: Case, target: &Arc<Target>, is_main: bool) -> Field {
             present.push(LocalEntrant::<trypema_hybrid::Hybrid>::boxed(case, target));
         } else {
             absent.push((trypema_hybrid::Hybrid::INFO, trypema::NEEDS.to_owned()));
+        }
+        return Field { present, absent };
+    }
+
+    if case.is_in_memory() {
+        if is_main {
+            present.push(LocalEntrant::<tidegate_memory::Memory>::boxed(case, target));
+            present.push(LocalEntrant::<governor::Keyed>::boxed(case, target));
         }
         return Field { present, absent };
     }

@@ -32,10 +32,13 @@ impl Inspector {
     pub(super) fn read_in_memory(&self, memory: &MemoryStore, names: &[Name]) -> Result<Vec<Found>, Error> {
         let mut found = Vec::with_capacity(names.len());
         for name in names {
-            let Some((quota, expires_ms)) = memory.quota_of(&name.redis_key) else { continue };
-            let gate = Arc::new(self.0.pipeline.gate_info(&name.gate, quota)?);
-            let target = Target::of_redis_key(&gate, name.redis_key.clone(), name.hash_tag);
-            let peek = Group { items: SmallVec::from_buf([GroupItem::new(target, 1)]), n: 0 };
+            let target = |quota| {
+                let gate = Arc::new(self.0.pipeline.gate_info(&name.gate, quota)?);
+                Ok::<_, Error>(Target::of_redis_key(&gate, name.redis_key.clone(), name.hash_tag))
+            };
+            let known = memory.quota_of(&target(name.shape.quota(1)?)?);
+            let Some((quota, expires_ms)) = known else { continue };
+            let peek = Group { items: SmallVec::from_buf([GroupItem::new(target(quota)?, 1)]), n: 0 };
             for outcome in memory.take(&[peek]) {
                 let outcome = outcome?;
                 let usage = Usage::of_log(&quota, &outcome.before[0], outcome.now_us);

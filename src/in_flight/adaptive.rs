@@ -37,11 +37,13 @@ impl AdaptiveLimits {
     /// Returns the limit of a key, which is added if needed. From now on, these bounds apply.
     pub(crate) fn key(&self, target: &Target, bounds: Bounds) -> Arc<AdaptiveKey> {
         let mut keys = lock(&self.keys);
-        // Inserted again, so that keys in use are evicted last.
-        let found = keys.remove_entry(target);
-        let new = || (target.clone(), Arc::new(AdaptiveKey::new(&self.settings, target, bounds)));
-        let (target, key) = found.unwrap_or_else(new);
-        keys.insert(target, key.clone(), |_| None::<u64>);
+        let rank = |_: &Arc<AdaptiveKey>| None::<u64>;
+        let found = keys.update(target, rank, |key| key.clone());
+        let key = found.unwrap_or_else(|| {
+            let new = Arc::new(AdaptiveKey::new(&self.settings, target, bounds));
+            keys.insert(target.clone(), new.clone(), rank);
+            new
+        });
         drop(keys);
         key.set_bounds(bounds);
         key

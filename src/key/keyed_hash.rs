@@ -1,6 +1,6 @@
 //! A keyed hash of a check's target, computed once and shared by all look-ups.
 
-use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash, Hasher, RandomState};
 
 /// Equal for equal values. Different values rarely have the same hash, so a look-up that finds one also
 /// compares the full values.
@@ -8,12 +8,27 @@ use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
 pub(crate) struct KeyedHash(pub(crate) u64);
 
 /// Computes hashes with a secret of this process, so that clients cannot choose keys that collide.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct KeyedHasher(RandomState);
+#[derive(Clone, Debug)]
+pub(crate) struct KeyedHasher(DefaultHasher);
+
+impl Default for KeyedHasher {
+    fn default() -> Self {
+        Self(RandomState::new().build_hasher())
+    }
+}
 
 impl KeyedHasher {
-    pub(crate) fn of(&self, value: impl Hash) -> KeyedHash {
-        KeyedHash(self.0.hash_one(value))
+    #[inline]
+    pub(crate) fn of(&self, text: &str) -> KeyedHash {
+        let mut hasher = self.0.clone();
+        hasher.write(text.as_bytes());
+        KeyedHash(hasher.finish())
+    }
+
+    /// Returns the hasher of texts that follow this one, which is then hashed once for all of them.
+    pub(crate) fn after(mut self, first: &str) -> Self {
+        self.0.write(first.as_bytes());
+        self
     }
 }
 

@@ -28,6 +28,7 @@ impl Pipeline {
     }
 
     /// Returns the decision on one check of one key, and records the key's state.
+    #[inline]
     pub(super) fn conclude_check(
         &self,
         request: &Request<'_>,
@@ -40,6 +41,7 @@ impl Pipeline {
 
     /// Returns how many of the caller's `n` checks of one key were admitted, and the decision on them. Records the
     /// key's state.
+    #[inline]
     pub(super) fn conclude(
         &self,
         request: &Request<'_>,
@@ -124,6 +126,7 @@ impl Pipeline {
 
     /// Returns how many of a caller's `wanted` checks were admitted, and the decision on them by the group's item at
     /// index `at`. For a single item, the store's count of admitted checks decides, since it charged those.
+    #[inline]
     fn grant(
         &self,
         gate: &GateInfo,
@@ -156,6 +159,7 @@ impl Pipeline {
     }
 }
 
+#[inline]
 pub(super) fn decision(gate: &GateInfo, answer: Answer, source: Source, now_us: u64) -> Decision {
     Decision {
         gate: gate.name,

@@ -29,6 +29,15 @@ impl Pipeline {
         Ok(group.hash_tag())
     }
 
+    /// Stages 5 and 6 of a store in this process's memory, which waits for nothing. Returns `None` for other stores.
+    #[inline]
+    pub(super) fn take_in_memory(&self, group: &Group) -> Option<Result<Share, Error>> {
+        let since_us = self.now_if_measured();
+        let share = self.batch.take_in_memory(group)?;
+        self.notify_waited(since_us);
+        Some(share)
+    }
+
     /// Stages 5 and 6. Enqueues the group at once; the future is small while it waits.
     pub(super) fn send(
         &self,

@@ -23,6 +23,7 @@ pub(crate) use self::in_flight::{QUARTER_US, written_at};
 pub use self::log::{Log, LogEntry};
 use crate::error::Error;
 use crate::quota::Calendar;
+use crate::quota::reference::{Answer, Item, Record, Taken};
 use crate::script::{
     ADAPT, HEARTBEAT, OVERRIDE, OVERRIDES, PERMIT_LEASE, PUBLISH, RELEASES, RESET, Script, Scripts,
     allow_oom, lua, with_bound,
@@ -103,6 +104,33 @@ macro_rules! algorithms {
                 match self {
                     $(Self::$name(kind) => kind.counts_denied(),)+
                     $(Self::$held(kind) => kind.counts_denied(),)+
+                }
+            }
+
+            /// See [`Item`].
+            #[inline]
+            pub(crate) fn read(&self, item: &mut Item<'_>, n: u64, now: u64) -> u64 {
+                match self {
+                    $(Self::$name(kind) => item.read_by(kind, n, now),)+
+                    $(Self::$held(kind) => item.read_by(kind, n, now),)+
+                }
+            }
+
+            /// See [`Record`].
+            #[inline]
+            pub(crate) fn write(&self, record: &mut Record, raw: RawState, units: u64, now: u64) {
+                match self {
+                    $(Self::$name(kind) => record.write_by(kind, raw, units, now),)+
+                    $(Self::$held(kind) => record.write_by(kind, raw, units, now),)+
+                }
+            }
+
+            /// See [`Taken::answer`].
+            #[inline]
+            pub(crate) fn answer(&self, taken: &Taken<'_>, index: u64) -> Answer {
+                match self {
+                    $(Self::$name(kind) => taken.answer_by(kind, index),)+
+                    $(Self::$held(kind) => taken.answer_by(kind, index),)+
                 }
             }
 

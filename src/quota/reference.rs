@@ -46,7 +46,7 @@ pub mod holds;
 pub mod in_flight;
 
 use crate::quota::Quota;
-use crate::quota::algorithm::{RawState, State};
+use crate::quota::algorithm::{Algorithm, RawState, State};
 
 /// The stored state of one key. `Record::default()` is an unused key; a store need not keep it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -126,14 +126,20 @@ impl Item<'_> {
     }
 
     /// Sets the state before the take. Returns how many of `n` checks this item alone affords.
+    #[inline]
     fn read(&mut self, n: u64, now: u64) -> u64 {
-        let algorithm = self.quota.kind().algorithm();
+        self.quota.kind().read(self, n, now)
+    }
+
+    #[inline]
+    pub(super) fn read_by(&mut self, algorithm: &impl Algorithm, n: u64, now: u64) -> u64 {
         let blocked_until_us = self.record.blocked_until_us;
         self.before = Before { blocked_until_us, raw: algorithm.settle(&self.record.state, now) };
-        self.afford(n, now)
+        self.before.afford_by(algorithm, n, self.cost, self.max_delay, now)
     }
 
     /// Charges `k` of `n` checks.
+    #[inline]
     fn write(&mut self, n: u64, k: u64, now: u64) {
         let algorithm = self.quota.kind().algorithm();
         let raw = self.before.raw;
@@ -152,8 +158,13 @@ impl Item<'_> {
 impl Record {
     /// Charges `units`. With 0 units, repairs a state dated in the future, and an expiry that is too early
     /// for this quota.
+    #[inline]
     fn write(&mut self, quota: &Quota, raw: RawState, units: u64, now: u64) {
-        let algorithm = quota.kind().algorithm();
+        quota.kind().write(self, raw, units, now);
+    }
+
+    #[inline]
+    pub(super) fn write_by(&mut self, algorithm: &impl Algorithm, raw: RawState, units: u64, now: u64) {
         let was_kept_until = match self.blocked_until_us {
             0 => algorithm.was_kept_until(&self.state),
             _ => None,
@@ -162,14 +173,14 @@ impl Record {
             algorithm.charge(&mut self.state, raw, units, now);
             self.forget_passed_block(now);
             // Skips the write if the expiry is unchanged.
-            if was_kept_until != Some(self.kept_until(quota, now)) {
-                self.expire(quota, now);
+            if was_kept_until != Some(self.kept_until(algorithm, now)) {
+                self.expire(algorithm, now);
             }
         } else if algorithm.lengthens() && was_kept_until.is_none() {
             let needed_us = algorithm.reset_after(raw, now).max(self.blocked_until_us.saturating_sub(now));
             let left_ms = self.expires_ms.saturating_sub(now / 1_000);
             if left_ms * 1_000 < needed_us {
-                self.expire(quota, now);
+                self.expire(algorithm, now);
             }
         }
     }
@@ -206,7 +217,7 @@ impl Record {
     pub fn refund(&mut self, quota: &Quota, units: u64, stamp: Option<u64>, now: u64) {
         if quota.kind().algorithm().give_back(&mut self.state, units, stamp, now) {
             self.forget_passed_block(now);
-            self.expire(quota, now);
+            self.expire(quota.kind().algorithm(), now);
         }
     }
 
@@ -226,7 +237,7 @@ impl Record {
             *self = Self::default();
             return;
         }
-        self.expire(quota, now);
+        self.expire(quota.kind().algorithm(), now);
     }
 
     /// Returns whether the key has expired at `now`, in µs since 1970. As in Redis, it expires when the clock
@@ -243,8 +254,8 @@ impl Record {
         }
     }
 
-    fn kept_until(&self, quota: &Quota, now: u64) -> u64 {
-        let algorithm = quota.kind().algorithm();
+    #[inline]
+    fn kept_until(&self, algorithm: &(impl Algorithm + ?Sized), now: u64) -> u64 {
         let raw = algorithm.settle(&self.state, now);
         // The life of these counts from their last write.
         let from =
@@ -252,8 +263,8 @@ impl Record {
         algorithm.kept_until(raw, from).max(self.blocked_until_us)
     }
 
-    fn expire(&mut self, quota: &Quota, now: u64) {
-        self.expires_ms = self.kept_until(quota, now).div_ceil(1_000).max(now / 1_000 + 1);
+    fn expire(&mut self, algorithm: &(impl Algorithm + ?Sized), now: u64) {
+        self.expires_ms = self.kept_until(algorithm, now).div_ceil(1_000).max(now / 1_000 + 1);
     }
 }
 
@@ -314,12 +325,24 @@ impl Before {
     }
 
     pub(crate) fn afford(&self, quota: &Quota, n: u64, cost: u64, max_delay: Option<u64>, now: u64) -> u64 {
+        self.afford_by(quota.kind().algorithm(), n, cost, max_delay, now)
+    }
+
+    #[inline]
+    fn afford_by(
+        &self,
+        algorithm: &(impl Algorithm + ?Sized),
+        n: u64,
+        cost: u64,
+        max_delay: Option<u64>,
+        now: u64,
+    ) -> u64 {
         if cost == 0 {
             n
         } else if self.blocked_until_us > now {
             0
         } else {
-            quota.kind().algorithm().afford(self.raw, n, cost, now, max_delay)
+            algorithm.afford(self.raw, n, cost, now, max_delay)
         }
     }
 }
@@ -334,11 +357,16 @@ impl Taken<'_> {
     /// May panic if the cost is above the quota's limit, or if a script cannot have reported
     /// [`before`](Self::before): see [`Algorithm::is_possible`](crate::quota::algorithm::Algorithm::is_possible).
     #[must_use]
+    #[inline]
     pub fn answer(&self, index: u64) -> Answer {
-        let Self { quota, cost, max_delay, n, k, before, now } = *self;
-        let algorithm = quota.kind().algorithm();
+        self.quota.kind().answer(self, index)
+    }
+
+    #[inline]
+    pub(super) fn answer_by(&self, algorithm: &impl Algorithm, index: u64) -> Answer {
+        let Self { cost, max_delay, n, k, before, now, .. } = *self;
         let is_peek = n == 0 || cost == 0;
-        let own = || before.afford(quota, n.max(1), cost.max(1), max_delay, now);
+        let own = || before.afford_by(algorithm, n.max(1), cost.max(1), max_delay, now);
         let allowed = if is_peek { own() > 0 } else { index < k };
         let spent_before = if is_peek { 0 } else { index.min(k) * cost };
         let spent = match (is_peek, allowed) {
@@ -369,6 +397,7 @@ impl Taken<'_> {
     ///
     /// As [`answer`](Self::answer).
     #[must_use]
+    #[inline]
     pub fn grant(&self, first: u64, wanted: u64) -> (u64, Answer) {
         if self.n == 0 {
             return (0, self.answer(0));

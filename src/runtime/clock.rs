@@ -115,6 +115,7 @@ pub(crate) enum Clock {
 
 impl Clock {
     /// Returns microseconds since 1970.
+    #[inline]
     pub(crate) fn now_us(&self) -> u64 {
         match self {
             Self::System => system_now_us(),
@@ -175,6 +176,7 @@ fn micros(since_1970: Duration) -> u64 {
 }
 
 #[expect(clippy::disallowed_methods, reason = "the one place that reads this machine's clock")]
+#[inline]
 fn system_now_us() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
 }

@@ -40,12 +40,28 @@ impl<K: Hash + Eq, V, S: BuildHasher + Default> Generations<K, V, S> {
         self.young.get_mut(key).or_else(|| self.old.get_mut(key))
     }
 
-    /// Removes a key, to be inserted again if it is in use.
-    pub(crate) fn remove_entry<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<(K, V)>
+    /// Changes the value of a key, which counts as its last insertion: see [`insert`](Self::insert). Returns `None` for a
+    /// key that is not in the map.
+    pub(crate) fn update<T, R: Ord>(
+        &mut self,
+        key: &K,
+        rank: impl Fn(&V) -> Option<R>,
+        change: impl FnOnce(&mut V) -> T,
+    ) -> Option<T> {
+        if let Some(value) = self.young.get_mut(key) {
+            return Some(change(value));
+        }
+        let (key, mut value) = self.old.remove_entry(key)?;
+        let changed = change(&mut value);
+        self.insert(key, value, rank);
+        Some(changed)
+    }
+
+    pub(crate) fn remove<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
     {
-        self.young.remove_entry(key).or_else(|| self.old.remove_entry(key))
+        self.young.remove(key).or_else(|| self.old.remove(key))
     }
 
     /// Inserts a key that is not in the map. Calls `rank` for each value of a generation that is dropped.
@@ -123,8 +139,7 @@ mod tests {
         let mut map = Map::new(3);
         map.insert(0, 0, unranked);
         for other in 1..100 {
-            let (key, value) = map.remove_entry(&0).expect("used within the last three insertions");
-            map.insert(key, value, unranked);
+            map.update(&0, unranked, |_| ()).expect("used within the last three insertions");
             map.insert(other, other, unranked);
             assert!(map.len() <= 6);
         }

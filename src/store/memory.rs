@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
 
+use smallvec::SmallVec;
+
 use super::command::{
     Adapted, LeaseCall, LeaseReply, MAX_OVERRIDES, OverrideText, SettleItem, Standing, UsedCharge, Write,
     Written, too_many_overrides,
@@ -10,6 +12,7 @@ use super::command::{
 use super::take::{BeginningBan, Companion, Group, GroupItem, HolderMessage, Outcome};
 use super::target::Target;
 use crate::error::Error;
+use crate::key::keyed_hash::IdentityHasher;
 use crate::quota::Quota;
 use crate::quota::reference::adapt::{Adaptation, Bounds, Report};
 use crate::quota::reference::bans::{Counting, DenialCount, take};
@@ -38,7 +41,7 @@ struct StoredOverrides {
 
 struct MemoryKeys {
     /// The quota is the one that used the key last: it ranks the key for eviction.
-    records: Generations<String, (Quota, Record), RandomState>,
+    records: Generations<Target, (Quota, Record), IdentityHasher>,
     permit_leases: PermitLeases,
     /// The holds of keys, by their own keys.
     holds: Generations<String, Holds, RandomState>,
@@ -75,16 +78,15 @@ impl MemoryStore {
         let mut keys = lock(&self.keys);
         let now = self.clock.now_us();
         let mut call = Call::at(now);
-        let take = |group: &Group| {
-            if group.has_holds() {
-                Ok(keys.reserve(group, &mut call, now))
-            } else if group.has_bans() {
-                Ok(keys.take_with_bans(group, now))
-            } else {
-                keys.take(group, now)
-            }
-        };
-        groups.iter().map(take).collect()
+        groups.iter().map(|group| keys.decide(group, &mut call, now)).collect()
+    }
+
+    /// Takes as [`take`](Self::take) does, without a list.
+    #[inline]
+    pub(crate) fn take_one(&self, group: &Group) -> Result<Outcome, Error> {
+        let mut keys = lock(&self.keys);
+        let now = self.clock.now_us();
+        keys.decide(group, &mut Call::at(now), now)
     }
 
     /// Settles as [`Store::settle`](super::Store::settle) does.
@@ -99,24 +101,25 @@ impl MemoryStore {
     pub(crate) fn write(&self, target: &Target, write: Write) -> Written {
         let mut keys = lock(&self.keys);
         let now = self.clock.now_us();
-        let mut record = keys.remove(&target.redis_key, now);
+        let mut record = keys.lend(target, now);
         let quota = &target.gate.quota;
         match write {
             Write::Refund { units, stamp_us } => record.refund(quota, units, stamp_us, now),
             Write::Penalize { units } => record.penalize(quota, units, now),
             Write::Block { for_us: 0 } => {
-                keys.denials.remove_entry(&target.denials_key());
+                keys.denials.remove(&target.denials_key());
                 record.block(quota, 0, now);
             }
             Write::Block { for_us } => record.block(quota, now.saturating_add(for_us), now),
             Write::Reset => {
-                keys.holds.remove_entry(&target.holds_key());
-                keys.denials.remove_entry(&target.denials_key());
-                keys.adaptations.remove_entry(&target.redis_key);
+                keys.records.remove(target);
+                keys.holds.remove(&target.holds_key());
+                keys.denials.remove(&target.denials_key());
+                keys.adaptations.remove(&target.redis_key);
                 return Written::default();
             }
         }
-        keys.insert(target, record, now);
+        keys.keep(target, record, now);
         Written { now_us: now, stamp_us: now }
     }
 
@@ -124,7 +127,7 @@ impl MemoryStore {
     pub(crate) fn charge_used(&self, target: &Target, units: u64, most: u64) -> UsedCharge {
         let mut keys = lock(&self.keys);
         let now_us = self.clock.now_us();
-        let mut record = keys.remove(&target.redis_key, now_us);
+        let mut record = keys.lend(target, now_us);
         let (charged, before) = record.charge_used(&target.gate.quota, units, most, now_us);
         keys.keep(target, record, now_us);
         UsedCharge { charged, before, now_us }
@@ -149,8 +152,8 @@ impl MemoryStore {
     pub(crate) fn adapt(&self, target: &Target, report: &Report, bounds: &Bounds) -> Adapted {
         let adaptations = &mut lock(&self.keys).adaptations;
         let now_us = self.clock.now_us();
-        let mut adaptation = match adaptations.remove_entry(&target.redis_key) {
-            Some((_, (adaptation, expires_us))) if now_us <= expires_us => adaptation,
+        let mut adaptation = match adaptations.remove(&target.redis_key) {
+            Some((adaptation, expires_us)) if now_us <= expires_us => adaptation,
             _ => Adaptation::new(bounds, now_us),
         };
         let reported = adaptation.report(report, bounds, now_us);
@@ -195,22 +198,23 @@ impl MemoryStore {
         let mut keys = lock(&self.keys);
         let now = self.clock.now_us();
         let mut found = Vec::with_capacity(keys.records.len());
-        let mut keep = |key: &String, has_expired: bool| {
+        let mut keep = |key: &str, has_expired: bool| {
             if !has_expired {
-                found.push(key.clone());
+                found.push(key.to_owned());
             }
             !has_expired
         };
-        keys.records.retain(|key, (_, record)| keep(key, record.has_expired(now)));
+        keys.records.retain(|target, (_, record)| keep(&target.redis_key, record.has_expired(now)));
         keys.denials.retain(|key, denials| keep(key, denials.has_expired(now)));
         found
     }
 
-    /// Returns the quota that used a key last, and when its state expires, in ms since 1970.
-    pub(crate) fn quota_of(&self, redis_key: &str) -> Option<(Quota, u64)> {
+    /// Returns the quota that used a key last, and when its state expires, in ms since 1970. The quota of `target` may be
+    /// another one with the same Redis keys.
+    pub(crate) fn quota_of(&self, target: &Target) -> Option<(Quota, u64)> {
         let mut keys = lock(&self.keys);
         let now = self.clock.now_us();
-        let (quota, record) = keys.records.get_mut(redis_key)?;
+        let (quota, record) = keys.records.get_mut(target)?;
         (!record.has_expired(now)).then_some((*quota, record.expires_ms))
     }
 
@@ -222,9 +226,47 @@ impl MemoryStore {
 }
 
 impl MemoryKeys {
+    #[inline]
+    fn decide(&mut self, group: &Group, call: &mut Call, now: u64) -> Result<Outcome, Error> {
+        if group.has_holds() {
+            Ok(self.reserve(group, call, now))
+        } else if group.has_bans() {
+            Ok(self.take_with_bans(group, now))
+        } else {
+            match &*group.items {
+                [item] if !item.target.gate.quota.is_in_flight() => Ok(self.take_alone(item, group.n, now)),
+                _ => self.take(group, now),
+            }
+        }
+    }
+
+    /// Takes one key where it is in the map, as nearly every group does.
+    #[inline]
+    fn take_alone(&mut self, item: &GroupItem, n: u64, now: u64) -> Outcome {
+        let quota = &item.target.gate.quota;
+        let take = |record: &mut Record| {
+            let mut items = [reference::Item::new(quota, record, item.cost, item.max_delay_us)];
+            (reference::take(&mut items, n, now), items[0].before)
+        };
+        let known = self.records.update(&item.target, rank(now), |(last, record)| {
+            *last = *quota;
+            if record.has_expired(now) {
+                *record = Record::default();
+            }
+            take(record)
+        });
+        let (k, before) = known.unwrap_or_else(|| {
+            let mut record = Record::default();
+            let taken = take(&mut record);
+            self.keep(&item.target, record, now);
+            taken
+        });
+        let before = SmallVec::from_buf([before]);
+        Outcome { k, before, now_us: now, repeated: Vec::new(), bans: Vec::new() }
+    }
+
     fn take(&mut self, group: &Group, now: u64) -> Result<Outcome, Error> {
-        let mut records: Vec<Record> =
-            group.items.iter().map(|item| self.remove(&item.target.redis_key, now)).collect();
+        let mut records: Vec<Record> = group.items.iter().map(|item| self.lend(&item.target, now)).collect();
         let items = group.items.iter().zip(&mut records).map(|(item, record)| {
             reference::Item::new(&item.target.gate.quota, record, item.cost, item.max_delay_us)
         });
@@ -258,26 +300,29 @@ impl MemoryKeys {
         outcome
     }
 
-    /// Inserts a record. A peek at an unused key stores nothing.
+    /// Takes a key's record out, to be changed and put back by [`keep`](Self::keep).
+    fn lend(&mut self, target: &Target, now: u64) -> Record {
+        let lent = self.records.update(target, rank(now), |(_, record)| std::mem::take(record));
+        lent.filter(|record| !record.has_expired(now)).unwrap_or_default()
+    }
+
+    /// Puts a record back. The key of an unused one is removed, so a peek stores nothing.
     fn keep(&mut self, target: &Target, record: Record, now: u64) {
-        if record != Record::default() {
-            self.insert(target, record, now);
+        if record == Record::default() {
+            self.records.remove(target);
+            return;
         }
-    }
-
-    fn insert(&mut self, target: &Target, record: Record, now: u64) {
         let kept = (target.gate.quota, record);
-        self.records
-            .insert(target.redis_key.clone(), kept, |(quota, record)| EvictionRank::of(record, quota, now));
-    }
-
-    /// Removes a key's record, to be changed and inserted again.
-    fn remove(&mut self, key: &str, now: u64) -> Record {
-        match self.records.remove_entry(key) {
-            Some((_, (_, record))) if !record.has_expired(now) => record,
-            _ => Record::default(),
+        match self.records.get_mut(target) {
+            Some(lent) => *lent = kept,
+            None => self.records.insert(target.clone(), kept, rank(now)),
         }
     }
+}
+
+/// Ranks keys for eviction.
+fn rank(now: u64) -> impl Fn(&(Quota, Record)) -> Option<EvictionRank> {
+    move |(quota, record)| EvictionRank::of(record, quota, now)
 }
 
 fn message(item: &GroupItem) -> Option<in_flight::Message<'_>> {
@@ -291,8 +336,7 @@ fn message(item: &GroupItem) -> Option<in_flight::Message<'_>> {
 impl MemoryKeys {
     /// Takes a group of which at least one key is of a gate with a ban.
     fn take_with_bans(&mut self, group: &Group, now: u64) -> Outcome {
-        let mut records: Vec<Record> =
-            group.items.iter().map(|item| self.remove(&item.target.redis_key, now)).collect();
+        let mut records: Vec<Record> = group.items.iter().map(|item| self.lend(&item.target, now)).collect();
         let mut denials: Vec<DenialCount> =
             group.items.iter().map(|item| self.remove_denial_count(item, now)).collect();
         let items = group.items.iter().zip(&mut records).map(|(item, record)| {
@@ -323,9 +367,9 @@ impl MemoryKeys {
 
     /// Removes the count of a key's denials, to be changed and inserted again.
     fn remove_denial_count(&mut self, item: &GroupItem, now: u64) -> DenialCount {
-        let removed = item.ban().and_then(|_| self.denials.remove_entry(&item.target.denials_key()));
+        let removed = item.ban().and_then(|_| self.denials.remove(&item.target.denials_key()));
         match removed {
-            Some((_, denials)) if !denials.has_expired(now) => denials,
+            Some(denials) if !denials.has_expired(now) => denials,
             _ => DenialCount::default(),
         }
     }
@@ -336,8 +380,7 @@ impl MemoryKeys {
 impl MemoryKeys {
     /// Takes a group of which at least one key has holds.
     fn reserve(&mut self, group: &Group, call: &mut Call, now: u64) -> Outcome {
-        let mut records: Vec<Record> =
-            group.items.iter().map(|item| self.remove(&item.target.redis_key, now)).collect();
+        let mut records: Vec<Record> = group.items.iter().map(|item| self.lend(&item.target, now)).collect();
         let of_item = |item: &crate::store::GroupItem| {
             item.holds().map(|_| self.remove_holds(&item.target.holds_key(), now))
         };
@@ -369,7 +412,7 @@ impl MemoryKeys {
         now: u64,
     ) -> Settlement {
         let (holds_key, quota) = (target.holds_key(), &target.gate.quota);
-        let mut record = self.remove(&target.redis_key, now);
+        let mut record = self.lend(target, now);
         let mut holds = self.remove_holds(&holds_key, now);
         let settlement = call.settle(quota, &mut record, &mut holds, hold, *units, *actual);
         self.keep(target, record, now);
@@ -379,8 +422,8 @@ impl MemoryKeys {
 
     /// Removes a key's holds, to be changed and inserted again.
     fn remove_holds(&mut self, holds_key: &str, now: u64) -> Holds {
-        match self.holds.remove_entry(holds_key) {
-            Some((_, holds)) if !holds.has_expired(now) => holds,
+        match self.holds.remove(holds_key) {
+            Some(holds) if !holds.has_expired(now) => holds,
             _ => Holds::default(),
         }
     }

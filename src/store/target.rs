@@ -20,6 +20,7 @@ pub(crate) struct GateInfo {
     pub(crate) name: GateName,
     pub(crate) quota: Quota,
     pub(crate) prefix: Prefix,
+    /// Has hashed the prefix.
     pub(crate) keyed_hasher: KeyedHasher,
     /// Of the gates with this name; `None` if this process publishes no figures.
     pub(crate) counters: Option<Arc<GateCounters>>,
@@ -35,7 +36,8 @@ impl GateInfo {
         let prefix = keyspace.prefix(name, &quota)?;
         // The name is part of the prefix, so its length was checked.
         let name = GateName::new(name).ok_or_else(|| Error::config("a gate's name has at most 64 bytes"))?;
-        Ok(Self { name, quota, prefix, keyed_hasher: keyed_hasher.clone(), counters: None })
+        let keyed_hasher = keyed_hasher.clone().after(prefix.text());
+        Ok(Self { name, quota, prefix, keyed_hasher, counters: None })
     }
 }
 
@@ -44,7 +46,7 @@ impl GateInfo {
 pub(crate) struct Target {
     pub(crate) gate: Arc<GateInfo>,
     pub(crate) redis_key: String,
-    /// The keyed_hash of `redis_key`.
+    /// The hash of `redis_key`: of its prefix, then of the rest.
     pub(crate) keyed_hash: KeyedHash,
     /// Keys with different hash tags need separate calls.
     pub(crate) hash_tag: HashTag,
@@ -52,11 +54,13 @@ pub(crate) struct Target {
 
 impl Target {
     /// Uses the hash tag of `colocate_with` if given, else of the key.
+    #[inline]
     pub(crate) fn new(gate: &Arc<GateInfo>, key: &[u8], colocate_with: Option<&[u8]>) -> Self {
         Self::at(gate, key, gate.prefix.hash_tag(colocate_with.unwrap_or(key)))
     }
 
     /// Uses this hash tag for any key.
+    #[inline]
     pub(crate) fn at(gate: &Arc<GateInfo>, key: &[u8], hash_tag: HashTag) -> Self {
         Self::of_redis_key(gate, gate.prefix.key(key, hash_tag), hash_tag)
     }
@@ -66,8 +70,11 @@ impl Target {
         Self::of_redis_key(gate, gate.prefix.key_of_encoded(encoded, hash_tag), hash_tag)
     }
 
+    #[inline]
     pub(crate) fn of_redis_key(gate: &Arc<GateInfo>, redis_key: String, hash_tag: HashTag) -> Self {
-        Self { keyed_hash: gate.keyed_hasher.of(&redis_key), redis_key, hash_tag, gate: gate.clone() }
+        // An operator may name a key without the prefix of the gate.
+        let rest = redis_key.strip_prefix(gate.prefix.text()).unwrap_or(&redis_key);
+        Self { keyed_hash: gate.keyed_hasher.of(rest), redis_key, hash_tag, gate: gate.clone() }
     }
 
     /// Returns the Redis key of the open holds of this key.
@@ -142,23 +149,33 @@ impl<V: Clone> TargetCache<V> {
 mod tests {
     use std::sync::Arc;
 
-    use super::super::target::GateInfo;
     use super::*;
-    use crate::error::gate_name::GateName;
     use crate::key::keyed_hash::KeyedHasher;
     use crate::key::{KeyMode, Keyspace};
     use crate::quota::{Quota, Rate};
 
     fn target() -> Target {
-        let (name, quota) = ("gate", Quota::token_bucket(5, Rate::per_second(1)));
-        let gate = GateInfo {
-            name: GateName::new(name).unwrap(),
-            quota,
-            prefix: Keyspace::new("test", KeyMode::Clear).unwrap().prefix(name, &quota).unwrap(),
-            keyed_hasher: KeyedHasher::default(),
-            counters: None,
-        };
-        Target::new(&Arc::new(gate), b"key", None)
+        Target::new(&gate(&KeyedHasher::default()), b"key", None)
+    }
+
+    fn gate(keyed_hasher: &KeyedHasher) -> Arc<GateInfo> {
+        let keyspace = Keyspace::new("test", KeyMode::Clear).unwrap();
+        let quota = Quota::token_bucket(5, Rate::per_second(1));
+        Arc::new(GateInfo::new(&keyspace, keyed_hasher, "gate", quota).unwrap())
+    }
+
+    #[test]
+    fn targets_of_one_redis_key_have_one_hash_however_they_are_made() {
+        let hasher = KeyedHasher::default();
+        let made = Target::new(&gate(&hasher), b"key", None);
+        let other_gate = gate(&hasher);
+        let encoded = Target::of_encoded(&other_gate, "key", made.hash_tag);
+        let named = Target::of_redis_key(&other_gate, made.redis_key.clone(), made.hash_tag);
+        for target in [&encoded, &named] {
+            assert!(*target == made);
+            assert_eq!(target.keyed_hash, made.keyed_hash);
+        }
+        assert_ne!(Target::new(&other_gate, b"other", None).keyed_hash, made.keyed_hash);
     }
 
     #[test]

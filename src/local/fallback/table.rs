@@ -128,7 +128,7 @@ impl LocalTable {
         }
         if kept.pending == 0 {
             note(&kept.share, &kept.record);
-            keys.0.remove_entry(target);
+            keys.0.remove(target);
         }
         excess
     }
@@ -185,13 +185,14 @@ impl Keys {
 
     /// Takes a known key's record out, to be changed and put back by [`take_back`](Self::take_back).
     fn lend(&mut self, target: &Target, share: &Quota, now_us: u64) -> Option<Record> {
-        let (target, mut kept) = self.0.remove_entry(target)?;
-        if kept.record.has_expired(now_us) {
+        let record = self.0.update(target, rank(now_us), |kept| {
+            kept.share = *share;
+            std::mem::take(&mut kept.record)
+        })?;
+        if record.has_expired(now_us) {
+            self.0.remove(target);
             return None;
         }
-        kept.share = *share;
-        let record = std::mem::take(&mut kept.record);
-        self.insert(target, kept, now_us);
         Some(record)
     }
 
@@ -205,14 +206,15 @@ impl Keys {
             None if record == Record::default() => {}
             None => {
                 let kept = Kept { share: *share, record, pending: admitted, given_back: 0, stamp: None };
-                self.insert(target.clone(), kept, now_us);
+                self.0.insert(target.clone(), kept, rank(now_us));
             }
         }
     }
+}
 
-    fn insert(&mut self, target: Target, kept: Kept, now_us: u64) {
-        self.0.insert(target, kept, |kept| EvictionRank::of(&kept.record, &kept.share, now_us));
-    }
+/// Ranks keys for eviction.
+fn rank(now_us: u64) -> impl Fn(&Kept) -> Option<EvictionRank> {
+    move |kept| EvictionRank::of(&kept.record, &kept.share, now_us)
 }
 
 impl Kept {

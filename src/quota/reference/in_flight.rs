@@ -301,6 +301,6 @@ fn store(item: &mut Item<'_>, holdings: Holdings, written_us: Option<u64>, now: 
     let written_at = written_us.map_or(now, |before_us| written_at(before_us, now));
     record.state = State::InFlight(Holdings { written_us: written_at, ..holdings });
     if written_us.is_none_or(|at| written_at - written_at % QUARTER_US > at) {
-        record.expire(item.quota, now);
+        record.expire(item.quota.kind().algorithm(), now);
     }
 }
