@@ -47,25 +47,43 @@ fn reference() {
 /// Random histories rarely lose a key between a message and its repetition.
 #[test]
 fn repeated_group_counts_units_of_a_key_that_was_lost() {
-    let acquire = |process, shape, fate| {
-        let want = Want { shape, n: 1, cost: 1, released: 0, limit: 0 };
-        Action::Acquire(process, vec![want], fate, None)
-    };
-    let actions = [
-        acquire(0, Shape::Both, Fate::LostReply),
-        Action::Lose(Loss::Key(0)),
-        acquire(1, Shape::Key(0), Fate::Answered),
-        // The process then believes to hold a unit of each key.
-        Action::Repeat(0, Fate::Answered),
-        acquire(1, Shape::Key(0), Fate::Answered),
-    ];
-    let gate = GatePlan { limits: vec![1] };
+    agree_with_limits_of(1, |acquire| {
+        vec![
+            acquire(0, &[Shape::Both], Fate::LostReply),
+            Action::Lose(Loss::Key(0)),
+            acquire(1, &[Shape::Key(0)], Fate::Answered),
+            // The process then believes to hold a unit of each key.
+            Action::Repeat(0, Fate::Answered),
+            acquire(1, &[Shape::Key(0)], Fate::Answered),
+        ]
+    });
+}
+
+#[test]
+fn repeated_call_of_a_new_and_a_repeated_group_counts_both() {
+    agree_with_limits_of(2, |acquire| {
+        vec![
+            acquire(0, &[Shape::Key(0), Shape::Both], Fate::LostReply),
+            Action::Lose(Loss::Key(0)),
+            acquire(1, &[Shape::Key(0)], Fate::Answered),
+            Action::Repeat(0, Fate::Answered),
+        ]
+    });
+}
+
+/// Plays these actions of two processes with two keys of this limit.
+fn agree_with_limits_of(limit: u64, actions: impl Fn(fn(u8, &[Shape], Fate) -> Action) -> Vec<Action>) {
+    let actions = actions(|process, shapes, fate| {
+        let want = |&shape: &Shape| Want { shape, n: 1, cost: 1, released: 0, limit: 0 };
+        Action::Acquire(process, shapes.iter().map(want).collect(), fate, None)
+    });
+    let gate = GatePlan { limits: vec![limit] };
     let plan = Plan {
         gates: [gate.clone(), gate],
         bucket: Quota::token_bucket(1, Rate::per_second(1)),
         processes: vec![ProcessPlan { ttl_us: 10_000_000, restores: true }; 2],
         start_us: 1_577_836_800_000_000,
-        steps: actions.map(|action| Step { pause: Pause::None, action }).into(),
+        steps: actions.into_iter().map(|action| Step { pause: Pause::None, action }).collect(),
     };
     let server = tidegate_testkit::Server::process(&[]).unwrap();
     player::play(&plan, &mut LuaStore::load(server.url(), |text| text)).unwrap();

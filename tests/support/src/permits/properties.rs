@@ -13,14 +13,17 @@ pub fn confirm_bound(
 ) -> Result<(), String> {
     let (Call::Take(groups, _), Reply::Take(outcomes)) = (call, reply) else { return Ok(()) };
     let mut confirmed = [false; KEYS];
-    // Groups of one call may have different limits for a key: that of the last one that was admitted holds.
+    // Groups of one call may have different limits for a key: that of the last one that was admitted holds. A
+    // repetition counts what its process holds of a key that was lost, also above the limit.
     for (group, outcome) in groups.iter().zip(outcomes).rev() {
-        if outcome.as_ref().map_or(0, |outcome| outcome.k) == 0 || is_repetition(group, before) {
+        if outcome.as_ref().map_or(0, |outcome| outcome.k) == 0 {
             continue;
         }
+        let is_repetition = is_repetition(group, before);
         for item in &group.items {
             if let Item::Permit { key, limit, .. } = item
                 && !std::mem::replace(&mut confirmed[*key], true)
+                && !is_repetition
                 && after.live_units(*key, now) > limit.units
             {
                 return Err(format!("key {key} holds more than {limit:?}: {after:#?}"));
