@@ -46,6 +46,8 @@ mod keys;
 mod large_debts;
 mod late_checks;
 mod leases;
+#[cfg(feature = "calendar")]
+mod limit_texts;
 mod lua_agrees_with_reference;
 mod max_delay;
 mod merged_is_one_by_one;
