@@ -111,6 +111,12 @@ impl World {
         }
     }
 
+    /// Waits until the store answers. On a loaded machine, an attempt to connect can take longer than its second; then
+    /// the failure policy would decide a test's first check.
+    pub async fn connect(&self) {
+        self.limiter.ready_within(Duration::from_secs(60)).await.unwrap();
+    }
+
     /// Returns how many times the scripts have been called.
     pub fn script_calls(&self) -> u64 {
         match &self.clock {
@@ -169,7 +175,9 @@ macro_rules! behaviours {
     (@in $module:ident: $world:expr; $($name:ident)+) => {
         mod $module {
             $(#[tokio::test] async fn $name() {
-                super::$name(&$world).await;
+                let world = $world;
+                world.connect().await;
+                super::$name(&world).await;
             })+
         }
     };
