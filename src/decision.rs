@@ -355,7 +355,7 @@ pub struct AllDecision {
 }
 
 impl AllDecision {
-    /// Combines the decisions of independent checks: allowed if each is.
+    /// Combines the decisions of independent checks: allowed if each is. A denial in shadow mode adds no wait.
     ///
     /// # Panics
     ///
@@ -371,7 +371,12 @@ impl AllDecision {
             allowed: decisions.iter().all(Decision::is_allowed),
             binding: (0..decisions.len()).reduce(tightest).unwrap_or(0),
             binding_key: None,
-            retry_after: decisions.iter().map(Decision::retry_after).max().unwrap_or_default(),
+            retry_after: decisions
+                .iter()
+                .filter(|it| !it.shadow)
+                .map(Decision::retry_after)
+                .max()
+                .unwrap_or_default(),
             decisions,
         }
     }

@@ -49,7 +49,7 @@ use crate::error::Error;
 use crate::in_flight::GroupAnswer;
 use crate::local::deny_cache::SlotSnapshot;
 use crate::observe::trace::Span;
-use crate::pipeline::request::{GateSpec, Request};
+use crate::pipeline::request::{GateSpec, Request, check_is_charged};
 use crate::store::{Group, GroupItem};
 
 /// # One check
@@ -244,7 +244,10 @@ impl Pipeline {
             undecided.into_iter().partition(|&at| requests[at].gate.is_shadow);
         for &at in shadow.iter().chain(&used) {
             // A configuration error fails the group before anything is charged.
-            requests[at].gate.info()?;
+            let (request, info) = (&requests[at], requests[at].gate.info()?);
+            if n.min(request.cost) > 0 && !matches!(verb, Verb::Acquire) {
+                check_is_charged(&info.quota).map_err(|error| request.with_context(error))?;
+            }
         }
         let is_permit = |&at: &usize| matches!(verb, Verb::Acquire) && requests[at].is_in_flight();
         let (shadow_permits, shadow): (Vec<_>, Vec<_>) = shadow.into_iter().partition(is_permit);

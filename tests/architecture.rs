@@ -110,11 +110,11 @@ fn house_is_within_its_budgets() {
     const FLOORS: usize = 12;
     const PUBLIC_FUNCTIONS: usize = 385;
     const LINES: [(&str, usize); 7] = [
-        ("src", 24_410),
+        ("src", 24_590),
         ("crates/tidegate-cli/src", 5_240),
         ("crates/tidegate-console/src", 3_875),
         ("crates/tidegate-http/src", 5_151),
-        ("crates/tidegate-rules/src", 5_600),
+        ("crates/tidegate-rules/src", 5_645),
         ("crates/tidegate-server/src", 5_750),
         ("lua", 2_390),
     ];

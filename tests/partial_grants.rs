@@ -200,6 +200,8 @@ async fn a_grant_is_notified_as_one_decision_and_its_units() {
         assert_eq!(recorder.take(), ["a granted 0 denied 5", "a denied", "a key"]);
         let _ = a.clone().shadow(true).take_up_to("x", 2).await.unwrap();
         assert_eq!(recorder.take(), ["a granted 0 denied 2", "a shadow_denied", "a key"]);
+        let _ = limiter.take_up_to([b.key("x"), a.clone().shadow(true).key("x")], 1).await.unwrap();
+        assert!(recorder.take().contains(&"a granted 0 denied 1".to_owned()));
         let _ = limiter.take_up_to([a.key("y"), b.key("y")], 7).await.unwrap();
         let expected = ["a allowed", "b allowed", "a granted 5 denied 0", "b granted 5 denied 0"];
         assert_eq!(recorder.take(), expected, "at most 5 can ever be granted");

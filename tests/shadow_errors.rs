@@ -1,6 +1,8 @@
 //! A gate in shadow mode allows every check, even if the limiter cannot decide the check.
 
-use tidegate::{Decision, Gate, Limiter, Quota, Source, Switch};
+use std::time::Duration;
+
+use tidegate::{AllDecision, Decision, Gate, Limiter, Quota, Rate, Source, Switch};
 use tidegate_testkit::Server;
 
 use crate::support::fixture::{HOUR, builder};
@@ -85,4 +87,28 @@ async fn a_gate_in_shadow_with_an_invalid_name_fails_a_group_before_it_is_charge
     let error = limiter.check_all([other.key("x"), shadow.key("x")]).await.unwrap_err();
     assert!(error.is_config());
     assert_eq!(other.peek("x").await.unwrap().remaining(), 2);
+}
+
+#[tokio::test]
+async fn an_in_flight_limit_in_shadow_that_is_checked_fails_a_group_before_it_is_charged() {
+    let limiter = Limiter::in_memory();
+    let (shadow, other) =
+        (limiter.gate("shadow", Quota::in_flight(2)).shadow(true), limiter.gate("other", QUOTA));
+    let error = limiter.check_all([other.key("x"), shadow.key("x")]).await.unwrap_err();
+    assert!(error.is_config(), "{error}");
+    let reserved = limiter.reserve([other.key("x"), shadow.key("x")]).await;
+    assert!(reserved.unwrap_err().is_config());
+    assert_eq!(other.peek("x").await.unwrap().remaining(), 2);
+}
+
+#[tokio::test]
+async fn a_denial_in_shadow_mode_adds_no_wait_to_independent_decisions() {
+    let limiter = Limiter::in_memory();
+    let shadow = limiter.gate("shadow", Quota::fixed_window(1, HOUR)).shadow(true);
+    let other = limiter.gate("other", Quota::token_bucket(1, Rate::per_second(1)));
+    for is_allowed in [true, false] {
+        let all = AllDecision::of_each([shadow.check("x").await.unwrap(), other.check("x").await.unwrap()]);
+        assert_eq!(all.is_allowed(), is_allowed);
+        assert!(is_allowed || all.retry_after() <= Duration::from_secs(1), "{all}");
+    }
 }

@@ -49,8 +49,10 @@ impl Pipeline {
             (_, Verb::Reserve(hold)) => {
                 join_all(in_shadow().map(|(at, request)| self.hold_shadow(request, at, hold))).await
             }
-            (1, _) => self.decide_each(in_shadow().map(|(_, request)| request.borrowed()).collect()).await,
-            _ => join_all(in_shadow().map(|(_, request)| self.take_shadow_up_to(request, n))).await,
+            (_, Verb::TakeUpTo) => {
+                join_all(in_shadow().map(|(_, request)| self.take_shadow_up_to(request, n))).await
+            }
+            _ => self.decide_each(in_shadow().map(|(_, request)| request.borrowed()).collect()).await,
         }
     }
 

@@ -228,7 +228,7 @@ impl FileCompiler<'_, '_> {
             if let (Some(_), Some(_)) = (&tier, &domain.mapping.tier) {
                 self.reader.error(node.span(), format!("the domain `{name}` already has a `tier`"));
             }
-            domain.mapping.tier = tier;
+            domain.mapping.tier = tier.or(domain.mapping.tier.take());
         }
         let descriptors = self.reader.take_list("descriptors", descriptors);
         let rules_before = self.compiled.rules.len();

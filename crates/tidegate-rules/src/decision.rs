@@ -106,8 +106,17 @@ impl RulesDecision {
     /// Returns when the same request would pass if no other request came first; zero if it may pass now.
     #[must_use]
     pub fn retry_after(&self) -> Duration {
-        let denied = self.outcomes.iter().filter(|outcome| self.is_denial(outcome));
-        let (quotas, others): (Vec<_>, Vec<_>) = denied.partition(|outcome| outcome.is_quota());
+        if self.is_allowed() {
+            return Duration::ZERO;
+        }
+        // A rule that has just admitted its last unit denies the same request, too.
+        let is_shadow = |outcome: &RuleOutcome| outcome.rule().is_some_and(Rule::is_shadow);
+        let counts = |outcome: &&RuleOutcome| match outcome.is_allowed() {
+            true => !is_shadow(outcome),
+            false => self.is_denial(outcome),
+        };
+        let (quotas, others): (Vec<_>, Vec<_>) =
+            self.outcomes.iter().filter(counts).partition(|outcome| outcome.is_quota());
         let wait = |outcome: &RuleOutcome| outcome.decision().map(Decision::retry_after);
         // One rule in quota mode that admits again is enough.
         let until_quota = quotas.into_iter().filter_map(wait).min();

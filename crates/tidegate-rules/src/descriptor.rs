@@ -145,19 +145,28 @@ impl Descriptor<'_> {
     /// # Ok::<(), tidegate::Error>(())
     /// ```
     pub fn parse_entries(text: &str) -> Result<Vec<(String, String)>, Error> {
-        let mut parts = vec![String::new()];
+        let (mut parts, mut part) = (Vec::new(), (String::new(), None::<String>));
         let mut letters = text.chars();
         while let Some(letter) = letters.next() {
-            let last = parts.len() - 1;
-            match letter {
-                ',' => parts.push(String::new()),
-                '\\' => parts[last].extend(letters.next()),
-                _ => parts[last].push(letter),
+            match (letter, &mut part) {
+                (',', _) => parts.push(std::mem::take(&mut part)),
+                ('=', (_, value @ None)) => *value = Some(String::new()),
+                (letter, (key, value)) => {
+                    value.as_mut().unwrap_or(key).extend(if letter == '\\' {
+                        letters.next()
+                    } else {
+                        Some(letter)
+                    });
+                }
             }
         }
-        let entry = |part: String| match part.split_once('=') {
-            Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-            _ => Err(Error::config(format!("invalid descriptor entry `{part}`: write key=value,key=value"))),
+        parts.push(part);
+        let entry = |part: (String, Option<String>)| match part {
+            (key, Some(value)) if !key.is_empty() => Ok((key, value)),
+            (key, value) => {
+                let entry = value.map_or(key, |value| format!("={value}"));
+                Err(Error::config(format!("invalid descriptor entry `{entry}`: write key=value,key=value")))
+            }
         };
         parts.into_iter().map(entry).collect()
     }
@@ -178,11 +187,12 @@ impl fmt::Debug for Descriptor<'_> {
     }
 }
 
-/// Formats the entries as `auth_type=login,user=42`. A backslash escapes each comma and backslash in a value.
+/// Formats the entries as `auth_type=login,user=42`. A backslash escapes each comma and backslash, and each `=` in a key.
 impl fmt::Display for Descriptor<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, (key, value)) in self.entries.iter().enumerate() {
-            let value = String::from_utf8_lossy(value).replace('\\', "\\\\").replace(',', "\\,");
+            let escaped = |text: &str| text.replace('\\', "\\\\").replace(',', "\\,");
+            let (key, value) = (escaped(key).replace('=', "\\="), escaped(&String::from_utf8_lossy(value)));
             write!(f, "{}{key}={value}", if index > 0 { "," } else { "" })?;
         }
         Ok(())
@@ -210,6 +220,7 @@ mod tests {
         assert_eq!(read("a=b"), pairs(&[("a", "b")]));
         assert_eq!(read("a=b,c="), pairs(&[("a", "b"), ("c", "")]));
         assert_eq!(read(r"a=b\,c=d=e\\"), pairs(&[("a", r"b,c=d=e\")]));
+        assert_eq!(read(r"a\=b=c"), pairs(&[("a=b", "c")]));
         for text in ["", "a", "=b", "a=b,", ","] {
             assert_eq!(read(text), None, "{text}");
         }

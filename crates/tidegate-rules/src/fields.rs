@@ -1,4 +1,5 @@
-//! The fields of a rule file. The reader and the JSON Schema both take the fields from these tables.
+//! The fields of a rule file. The JSON Schema is made from these tables. The reader takes the names of fields from them, and
+//! reads each value with limits of its own.
 
 mod actions;
 

@@ -214,31 +214,32 @@ fn tiers(
         }
         let Some(fields) = reader.map(node, &TIER) else { continue };
         let is_unlimited = reader.flag("unlimited", fields.get("unlimited"));
-        let misplaced = NUMBER_FIELDS.into_iter().chain(["burst"]).find(|field| match *field {
-            "burst" => number_field == "in_flight" && fields.get("burst").is_some(),
-            field => field != number_field && fields.get(field).is_some(),
-        });
-        if let Some(node) = misplaced.and_then(|field| fields.get(field)) {
+        let other =
+            NUMBER_FIELDS.into_iter().find(|name| *name != number_field && fields.get(name).is_some());
+        if let Some(node) = other.and_then(|name| fields.get(name)) {
             let message = format!("a tier of this rule has `{number_field}`, as its rate_limit");
             reader.error(node.span(), message).hint("use the same fields in both");
             continue;
         }
+        let number = [number_field, "burst"].into_iter().find(|name| fields.get(name).is_some());
         let limit = match (is_unlimited, fields.get(number_field)) {
-            (true, None) => Some(Limit::Unlimited),
-            (true, Some(node)) => {
-                let message = format!("`{number_field}` cannot be combined with `unlimited`");
-                reader.error(node.span(), message);
-                None
-            }
+            (true, _) => match number.and_then(|name| Some((name, fields.get(name)?))) {
+                None => Some(Limit::Unlimited),
+                Some((name, node)) => {
+                    reader.error(node.span(), format!("`{name}` cannot be combined with `unlimited`"));
+                    None
+                }
+            },
             (false, None) => {
                 reader.error(node.span(), format!("the tier `{name}` needs `{number_field}`"));
                 None
             }
             (false, Some(node)) => {
-                let burst = fields.get("burst").and_then(|node| reader.count("burst", 1, node));
                 let number = reader.count(number_field, 0, node);
-                let shape = shape.zip(number);
-                shape.and_then(|(shape, number)| shape.limit(reader, number, burst, node.span()))
+                shape.zip(number).and_then(|(shape, number)| {
+                    let burst = shape.burst(reader, &fields);
+                    shape.limit(reader, number, burst, node.span())
+                })
             }
         };
         tiers.extend(limit.map(|limit| (name.into(), limit)));
@@ -267,7 +268,7 @@ fn candidate(
         return None;
     };
     let number = reader.count(number_field, 1, number_node)?;
-    let burst = fields.get("burst").and_then(|node| reader.count("burst", 1, node));
+    let burst = shape.burst(reader, &fields);
     let Limit::Quota(candidate) = shape.limit(reader, number, burst, number_node.span())? else {
         return None;
     };

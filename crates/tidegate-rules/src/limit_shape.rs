@@ -51,6 +51,22 @@ impl Shape {
         Some(Self { form: form?, burst, cost })
     }
 
+    /// Reads the burst of a tier or a candidate of this shape.
+    pub(super) fn burst(&self, reader: &mut Reader<'_>, fields: &Fields<'_>) -> Option<u64> {
+        let node = fields.get("burst")?;
+        match self.form {
+            Form::Rate { algorithm: Definition { parameters: Parameters::Rate, .. }, .. } => {
+                return reader.count("burst", 1, node);
+            }
+            Form::Rate { algorithm, .. } => no_burst(reader, algorithm.name, node.span()),
+            Form::Calendar(_) => no_burst(reader, "fixed_window", node.span()),
+            Form::InFlight => {
+                reader.error(node.span(), "a limit in flight has no `burst`").hint("remove it");
+            }
+        }
+        None
+    }
+
     /// Returns the limit of `number` units. The burst is by default `number`.
     pub(super) fn limit(
         &self,
@@ -145,8 +161,7 @@ fn rate(reader: &mut Reader<'_>, node: &YamlNode, fields: &Fields<'_>) -> (Optio
     if let (Some((_, span)), Some(Definition { parameters: Parameters::Window, name, .. })) =
         (burst, algorithm)
     {
-        let message = format!("a {name} has no `burst`: the whole limit can be used at once");
-        reader.error(span, message).hint("remove it, or add `algorithm: token_bucket`");
+        no_burst(reader, name, span);
     }
     let form = match (window, algorithm) {
         (Some(Length::Fixed(window)), Some(algorithm)) => Some(Form::Rate { window, algorithm }),
@@ -162,6 +177,11 @@ fn rate(reader: &mut Reader<'_>, node: &YamlNode, fields: &Fields<'_>) -> (Optio
         _ => None,
     };
     (form, burst.map(|(burst, _)| burst))
+}
+
+fn no_burst(reader: &mut Reader<'_>, algorithm: &str, span: SourceSpan) {
+    let message = format!("a {algorithm} has no `burst`: the whole limit can be used at once");
+    reader.error(span, message).hint("remove it, or add `algorithm: token_bucket`");
 }
 
 fn window(reader: &mut Reader<'_>, node: &YamlNode, fields: &Fields<'_>) -> Option<Length> {

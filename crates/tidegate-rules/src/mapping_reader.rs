@@ -74,6 +74,10 @@ pub(super) fn tier(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Source> {
     let fields = reader.map(node, &TIER_OF)?;
     let (name, node) = exactly_one(reader, &fields, &TIER_OF, &["header_name", "extension"], node.span())?;
     let text = reader.text(name, node)?;
+    if text.is_empty() {
+        reader.error(node.span(), format!("the `{name}` is empty"));
+        return None;
+    }
     match name {
         "header_name" => header_name(reader, text, node.span()),
         _ => Some(Source::Extension(extension(reader, text, node.span()))),

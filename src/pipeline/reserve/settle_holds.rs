@@ -91,9 +91,13 @@ impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
         let Some(call) = self.call.take() else { return };
         self.pipeline.forget_denials(&call);
-        if let Some(queue) = &self.pipeline.settle_queue {
-            // Without room, the hold ends after its ttl; the queue notifies the observer.
-            let _ = queue.push(call);
+        if let Some(queue) = &self.pipeline.settle_queue
+            && let Err(error) = queue.push(call.clone())
+        {
+            // The hold ends after its ttl.
+            call.items
+                .iter()
+                .for_each(|item| self.pipeline.notify_failed(&item.target.gate, || error.clone()));
         }
     }
 }

@@ -146,8 +146,6 @@ impl SettleQueue {
             (false, true) => None,
         };
         if let Some(error) = error {
-            drop(waiting);
-            shared.notify_failed(&entry.call, &error);
             return Err(error);
         }
         waiting.push(entry);

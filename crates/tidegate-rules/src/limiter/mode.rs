@@ -131,7 +131,7 @@ impl Mode {
     /// Returns the decision to show for a check.
     pub(super) fn shown(&self, plan: &Plan<'_>, check: &PlannedCheck<'_>, decision: Decision) -> Decision {
         let can_exceed = |rule: &Rule| {
-            rule.charges_used() || rule.quota().is_some_and(|quota| quota.algorithm() == "fixed_window")
+            rule.charges_used() || check.quota().is_some_and(|quota| quota.algorithm() == "fixed_window")
         };
         match check.cost() {
             0 if self.peeks_pass_at_limit && plan.rule(check).is_none_or(can_exceed) => {

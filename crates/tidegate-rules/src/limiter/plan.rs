@@ -139,7 +139,6 @@ impl<'r> Plan<'r> {
                     RuleResult::Decided(decision)
                 }
                 Limit::Quota(_) => {
-                    // A gate that is switched closed denies, also if its rule is in shadow mode.
                     let cost = descriptor.hits.saturating_mul(rule.settings.cost);
                     let key = rule.key(descriptor);
                     let check = |gate: &'r Gate, key, is_candidate| {
@@ -350,5 +349,10 @@ fn decide_without_check(gate: &str, limit: Limit, switch: Option<Switch>, is_sha
         (_, Some(Switch::Open)) => (Source::Switch, Duration::ZERO),
         _ => (Source::Switch, Decision::FIXED_RETRY),
     };
-    Decision::uncounted(gate, wait, source, is_shadow || switch == Some(Switch::Shadow))
+    // A gate that is switched closed denies, also if its rule is in shadow mode.
+    let in_shadow = match switch {
+        None => is_shadow,
+        Some(switch) => switch == Switch::Shadow || (is_shadow && switch != Switch::Closed),
+    };
+    Decision::uncounted(gate, wait, source, in_shadow)
 }

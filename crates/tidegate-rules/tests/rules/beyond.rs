@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate::{Acquired, Event, Limiter, ManualClock, Observer, OnFailure, Source, Stub};
+use tidegate::{Acquired, Event, Limiter, ManualClock, Observer, OnFailure, Source, Stub, Switch};
 use tidegate_rules::{Descriptor, Mode, RuleResult, Rules, RulesLimiter};
 
 use crate::support::fixture::builder_as_is;
@@ -370,4 +370,29 @@ proptest! {
         prop_assert!(check(&a));
         prop_assert_eq!(check(&b), a != b);
     }
+}
+
+#[tokio::test]
+async fn closed_gate_denies_also_a_rule_in_shadow_mode_that_needs_no_check() {
+    for limit in ["unlimited: true", "unit: day, requests_per_unit: 0"] {
+        let text = format!(
+            "domain: d\ndescriptors:\n  - {{ key: k, shadow_mode: true, rate_limit: {{ name: it, {limit} }} }}\n"
+        );
+        let limits = Rules::parse("d.yaml", &text).unwrap().bind(&Limiter::in_memory());
+        let request = [Descriptor::from([("k", "x")])];
+        assert!(limits.check("d", &request).await.unwrap().is_allowed());
+        let gate = limits.rules().find("d", &request[0]).unwrap().gate_name();
+        limits.limiter().control().switch(&gate, Switch::Closed, None).await.unwrap();
+        assert!(!limits.check("d", &request).await.unwrap().is_allowed(), "{limit}");
+    }
+}
+
+#[tokio::test]
+async fn peek_of_a_tier_passes_at_its_limit_if_peeks_do() {
+    let tiers = "unit: day, requests_per_unit: 0, tiers: { pro: { requests_per_unit: 2 } }";
+    let limits = rules(tiers).bind(&Limiter::in_memory());
+    let pro = Descriptor::from([("k", "x")]).or_tier("pro".into());
+    assert!(limits.check("d", &[pro.clone().hits(2)]).await.unwrap().is_allowed());
+    let mode = Mode::check().peeks_pass_at_limit(true);
+    assert!(limits.decide("d", &[pro.hits(0)], &mode).await.unwrap().decision.is_allowed());
 }

@@ -91,3 +91,22 @@ descriptors:
     let other = metadata(&Descriptor::from([("key2", "something")]));
     assert_eq!(other, json!({ "service_with_quota": { "name": "service_2" } }));
 }
+
+#[tokio::test]
+async fn denial_waits_for_a_rule_that_has_just_admitted_its_last_unit() {
+    const RULES: &str = "
+domain: d
+charge: each
+descriptors:
+  - { key: user, rate_limit: { unit: minute, requests_per_unit: 1 } }
+  - { key: day, rate_limit: { unit: day, requests_per_unit: 2 } }
+  - { key: tried, shadow_mode: true, rate_limit: { unit: year, requests_per_unit: 2 } }
+";
+    let world = World::memory();
+    let limits = Rules::parse("d.yaml", RULES).unwrap().bind(&world.limiter);
+    let request = ["user", "day", "tried"].map(|key| Descriptor::from([(key, "x")]));
+    assert_eq!(limits.check("d", &request).await.unwrap().retry_after(), Duration::ZERO);
+    let denied = limits.check("d", &request).await.unwrap();
+    assert!(!denied.is_allowed() && denied.outcomes()[1].is_allowed());
+    assert_eq!(denied.retry_after(), Duration::from_secs(24 * 3_600));
+}
