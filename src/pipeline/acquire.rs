@@ -60,12 +60,17 @@ impl Pipeline {
                 Ok((decision, held)) => (Ok(decision), held),
                 Err(error) => (Err(error), None),
             };
-            let decision = self.report(&resolved, decision)?;
-            let is_switched = decision.source() == Source::Switch;
-            if decision.is_allowed() || !is_switched || decision.retry_after() > left {
-                return Ok((decision, held));
+            match &decision {
+                // A caller that waits for a closed gate gets one decision, so it is reported once.
+                Ok(closed)
+                    if !closed.is_allowed()
+                        && closed.source() == Source::Switch
+                        && closed.retry_after() <= left =>
+                {
+                    self.sleep(closed.retry_after()).await;
+                }
+                _ => return Ok((self.report(&resolved, decision)?, held)),
             }
-            self.sleep(decision.retry_after()).await;
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidegate::{Event, Limiter, Observer, OnFailure, OnLapse, Permit, Quota, Source};
+use tidegate::{Event, Limiter, Observer, OnFailure, OnLapse, Permit, Quota, Source, Switch};
 use tidegate_testkit::{Fault, Proxy, Server};
 
 use super::{TTL, acquire_until_denied, remaining};
@@ -321,4 +321,27 @@ async fn failure_policy_decides_where_no_room_is_left_for_another_caller() {
     let (decision, permit) = beyond(OnFailure::Closed).await.unwrap().into_parts();
     assert_eq!((decision.source(), permit.is_none()), (Source::Closed, true));
     assert_eq!(beyond(OnFailure::Error).await.unwrap_err().kind(), "queue_full");
+}
+
+/// Counts decisions.
+#[derive(Default)]
+struct Decisions(AtomicU64);
+
+impl Observer for Decisions {
+    fn on(&self, event: &Event<'_>) {
+        if let Event::Decided(_) = event {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+#[tokio::test]
+async fn caller_that_waits_for_a_closed_gate_is_reported_once() {
+    let decisions = Arc::new(Decisions::default());
+    let limiter = Limiter::builder().in_memory().observer(decisions.clone()).build().unwrap();
+    let gate = limiter.gate("gate", Quota::in_flight(1));
+    limiter.control().switch("gate", Switch::Closed, None).await.unwrap();
+    let denied = gate.acquire("x").max_wait(Duration::from_millis(1_500)).await.unwrap();
+    assert!(!denied.is_allowed());
+    assert_eq!(decisions.0.load(Ordering::SeqCst), 1);
 }
