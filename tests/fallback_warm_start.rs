@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tidegate::{Event, Observer, Source};
+use tidegate::{Event, Gate, Limiter, Observer, Quota, Source};
 use tidegate_testkit::{Fault, Proxy};
 
 use crate::support::fixture::{builder_as_is, quotas, soon};
@@ -55,4 +55,50 @@ async fn fallback_starts_from_the_state_after_the_last_merged_check() {
             proxy.set(Fault::None);
         }
     }
+}
+
+/// Returns a limiter that decides alone in an outage, and a gate of it.
+async fn alone(proxy: &Proxy, deny_cache: Duration) -> (Limiter, Gate) {
+    let limiter = builder_as_is(&proxy.url()).instances(1).deny_cache(deny_cache).build().unwrap();
+    soon("Redis answers", async || limiter.ready().await.is_ok()).await;
+    let gate = limiter.gate("gate", Quota::fixed_window(20, DAY));
+    (limiter, gate)
+}
+
+/// Makes a check in an outage. Returns the units that it leaves, or `None` if it was denied.
+async fn left_in_outage(proxy: &Proxy, gate: &Gate) -> Option<u64> {
+    proxy.set(Fault::Refuse);
+    let decision = gate.check("key").await.unwrap();
+    assert_eq!(decision.source(), Source::Local);
+    proxy.set(Fault::None);
+    decision.is_allowed().then(|| decision.remaining())
+}
+
+#[tokio::test]
+async fn fallback_starts_from_the_last_state_also_if_that_is_nearly_unused() {
+    let server = tidegate_testkit::shared();
+    let proxy = Proxy::start(server.url()).unwrap();
+    for deny_cache in [Duration::ZERO, DAY] {
+        let (_limiter, gate) = alone(&proxy, deny_cache).await;
+        let _ = gate.check_cost("key", 20).await.unwrap();
+        gate.refund("key", 20).await.unwrap();
+        assert_eq!(gate.check("key").await.unwrap().remaining(), 19);
+        assert_eq!(left_in_outage(&proxy, &gate).await, Some(19));
+    }
+}
+
+#[tokio::test]
+async fn fallback_does_not_start_from_the_state_before_a_reset_or_an_unblock() {
+    let server = tidegate_testkit::shared();
+    let proxy = Proxy::start(server.url()).unwrap();
+    let (_limiter, gate) = alone(&proxy, DAY).await;
+    let _ = gate.check_cost("key", 20).await.unwrap();
+    gate.reset("key").await.unwrap();
+    assert_eq!(left_in_outage(&proxy, &gate).await, Some(19));
+
+    let (_limiter, gate) = alone(&proxy, DAY).await;
+    gate.block("key", DAY).await.unwrap();
+    assert!(!gate.check("key").await.unwrap().is_allowed());
+    gate.unblock("key").await.unwrap();
+    assert_eq!(left_in_outage(&proxy, &gate).await, Some(19));
 }

@@ -11,7 +11,7 @@ mod denials;
 use std::time::Duration;
 
 use self::denials::Denials;
-pub(crate) use self::denials::SlotSnapshot;
+pub(crate) use self::denials::{SLOTS, SlotSnapshot, slot};
 use crate::batch::Share;
 use crate::quota::Quota;
 use crate::quota::reference::{Answer, Before, Taken};

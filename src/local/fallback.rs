@@ -110,9 +110,21 @@ impl Fallback {
         last_known::is_worth_noting(decision)
     }
 
-    /// Notes the state after a decision of the store, for the fallback to start from.
+    /// Returns whether a state of any key in this slot of the deny cache may be noted.
+    #[inline]
+    pub(crate) fn may_know(&self, slot: usize) -> bool {
+        self.0.last_known.may_know(slot, &self.0.clock)
+    }
+
+    /// Notes the state after a decision of the store, for the fallback to start from; or, if that is not worth it,
+    /// removes an earlier one.
     pub(crate) fn note(&self, target: &Target, decision: &Decision, before: &Before) {
         self.0.last_known.note(target, decision, before, &self.0.clock);
+    }
+
+    /// Called after the store has accepted a write.
+    pub(crate) fn note_write(&self, target: &Target, write: Write) {
+        self.0.last_known.note_write(target, write);
     }
 
     /// Decides `n` times a group within this process's shares, all or nothing.
@@ -124,7 +136,7 @@ impl Fallback {
         // Such a group is denied, so it charges nothing and only computes the wait.
         let n = if parts.iter().any(|part| part.is_above_share) { 0 } else { n };
         let now_us = shared.clock.now_us();
-        let warm = |target: &Target, share: &Quota| shared.last_known.record(target, share);
+        let warm = |target: &Target, share: &Quota| shared.last_known.record(target, share, now_us);
         let outcome = shared.table.take(&parts, n, now_us, warm);
         let granted = outcome.k;
         if granted > 0 {

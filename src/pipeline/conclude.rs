@@ -61,7 +61,8 @@ impl Pipeline {
             let last = (share.n > n).then(|| Share { index: share.n - 1, ..share.clone() });
             let last = last.map(|last| self.decision(gate, check, 0, &last));
             let last = last.as_ref().unwrap_or(&decision);
-            if Fallback::is_worth_noting(last) {
+            let may_be_known = || snapshot.is_none_or(|snapshot| fallback.may_know(snapshot.slot));
+            if Fallback::is_worth_noting(last) || may_be_known() {
                 fallback.note(&request.target()?, last, &share.outcome.before_with_ban(0));
             }
         }

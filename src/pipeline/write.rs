@@ -17,6 +17,7 @@ impl Pipeline {
         self.ensure_open()?;
         let _forget = self.forget_on_drop(state);
         self.store.write(state, write, self.operator_deadline()).await?;
+        self.note_write(state, write);
         Ok(())
     }
 
@@ -77,7 +78,7 @@ impl Pipeline {
         };
         let written =
             self.send_write(target, deadline, self.store.write(target, write, deadline), record).await;
-        written.map(drop).map_err(|error| {
+        written.map(|_| self.note_write(target, write)).map_err(|error| {
             let error = error.with_context(target.gate.name, key);
             self.notify_failed(&target.gate, || error.clone());
             error
@@ -106,6 +107,12 @@ impl Pipeline {
         }
         self.record_result(target.hash_tag, &written, deadline.after);
         written
+    }
+
+    fn note_write(&self, target: &Target, write: Write) {
+        if let Some(fallback) = &self.fallback {
+            fallback.note_write(target, write);
+        }
     }
 
     /// Returns a guard that removes the key's cached denials, also if the caller drops its future.

@@ -5,7 +5,7 @@ use crate::store::{Target, TargetCache};
 
 /// The number of slots in the arrays below. A target's slot follows from its keyed_hash. Targets that share
 /// a slot evict each other's denials, but never cause a wrong one.
-const SLOTS: usize = 4_096;
+pub(crate) const SLOTS: usize = 4_096;
 
 pub(super) struct Denials<D> {
     target_cache: TargetCache<Denied<D>>,
@@ -36,7 +36,7 @@ struct Denied<D> {
 /// The counters of a key's slot when its check was sent.
 #[derive(Clone, Copy)]
 pub(crate) struct SlotSnapshot {
-    slot: usize,
+    pub(crate) slot: usize,
     forgotten: u64,
     latest_admission_us: u64,
 }
@@ -162,6 +162,6 @@ impl<D: Clone> Denials<D> {
     }
 }
 
-fn slot(target: &Target) -> usize {
+pub(crate) fn slot(target: &Target) -> usize {
     target.keyed_hash.0 as usize % SLOTS
 }
