@@ -102,3 +102,19 @@ async fn fallback_does_not_start_from_the_state_before_a_reset_or_an_unblock() {
     gate.unblock("key").await.unwrap();
     assert_eq!(left_in_outage(&proxy, &gate).await, Some(19));
 }
+
+#[tokio::test]
+async fn fallback_starts_from_the_state_that_a_group_or_used_units_have_left() {
+    let server = tidegate_testkit::shared();
+    let proxy = Proxy::start(server.url()).unwrap();
+    let (limiter, gate) = alone(&proxy, DAY).await;
+    let other = limiter.gate("other", Quota::fixed_window(20, DAY));
+    let _ = limiter.check_all([other.key("key"), gate.key("key").cost(15)]).await.unwrap();
+    assert_eq!(left_in_outage(&proxy, &gate).await, Some(4));
+    assert_eq!(left_in_outage(&proxy, &other).await, Some(19));
+
+    let (_limiter, gate) = alone(&proxy, DAY).await;
+    let gate = gate.charge_used(true);
+    let _ = gate.check_cost("key", 15).await.unwrap();
+    assert_eq!(left_in_outage(&proxy, &gate).await, Some(4));
+}

@@ -39,7 +39,11 @@ impl Pipeline {
                 let source =
                     if matches!(*self.store, Store::Redis(_)) { Source::Redis } else { Source::Memory };
                 let stamp_us = info.quota.kind().algorithm().stamp(before.raw, now_us);
-                Ok(Decision { stamp_us, ..decision(info, answer, source, now_us) })
+                let decision = Decision { stamp_us, ..decision(info, answer, source, now_us) };
+                if let Some(fallback) = &self.fallback {
+                    fallback.note(&target, &decision, &before);
+                }
+                Ok(decision)
             }
             Err(error) => {
                 // A larger cost could never be admitted.

@@ -87,6 +87,7 @@ impl Pipeline {
             group.items[item].target.gate = decider;
         }
         self.record_admissions(&group.items, &share.outcome);
+        self.note_states(&group.items, &share);
         // A group that would overtake callers is peeked at.
         let n = n.min(share.n);
         let decisions =
@@ -103,6 +104,18 @@ impl Pipeline {
         let held = held.into_iter().filter_map(|(item, units)| Some((group.first_check_of(item)?, units)));
         let granted = share.outcome.k.saturating_sub(share.index).min(n);
         GroupDecision { held: held.collect(), ..GroupDecision::new(n, granted, decisions) }
+    }
+
+    /// Notes the states after a take of several keys, for the fallback to start from.
+    fn note_states(&self, items: &[GroupItem], share: &Share) {
+        let Some(fallback) = self.fallback.as_ref().filter(|_| share.index == 0) else { return };
+        let last = Share { index: share.n.saturating_sub(1), ..share.clone() };
+        // The fallback does not decide permits.
+        let decided = |(_, item): &(usize, &GroupItem)| !item.target.gate.quota.is_in_flight();
+        for (at, item) in items.iter().enumerate().filter(decided) {
+            let last = self.decision(&item.target.gate, (item.cost, item.max_delay_us), at, &last);
+            fallback.note(&item.target, &last, &share.outcome.before_with_ban(at));
+        }
     }
 
     /// Removes earlier cached denials of the admitted keys. Called for admissions that
