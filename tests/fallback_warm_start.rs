@@ -118,3 +118,20 @@ async fn fallback_starts_from_the_state_that_a_group_or_used_units_have_left() {
     let _ = gate.check_cost("key", 15).await.unwrap();
     assert_eq!(left_in_outage(&proxy, &gate).await, Some(4));
 }
+
+#[tokio::test]
+async fn key_that_was_only_denied_in_an_outage_starts_the_next_one_from_the_last_state() {
+    let server = tidegate_testkit::shared();
+    let proxy = Proxy::start(server.url()).unwrap();
+    let (limiter, gate) = alone(&proxy, Duration::ZERO).await;
+    let _ = gate.check_cost("key", 20).await.unwrap();
+    assert_eq!(left_in_outage(&proxy, &gate).await, None);
+    soon("Redis answers", async || limiter.ready().await.is_ok()).await;
+    gate.reset("key").await.unwrap();
+    soon("the fallback has forgotten its denial", async || {
+        let left = left_in_outage(&proxy, &gate).await;
+        soon("Redis answers", async || limiter.ready().await.is_ok()).await;
+        left == Some(19)
+    })
+    .await;
+}

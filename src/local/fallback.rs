@@ -139,9 +139,7 @@ impl Fallback {
         let warm = |target: &Target, share: &Quota| shared.last_known.record(target, share, now_us);
         let outcome = shared.table.take(&parts, n, now_us, warm);
         let granted = outcome.k;
-        if granted > 0 {
-            reconcile::ensure_running(shared);
-        }
+        reconcile::ensure_running(shared);
         let answer =
             |(at, part): (usize, &LimitPart<'_>)| (part.answer(n, at, &outcome), part.stamp_us(at, &outcome));
         let answers = parts.iter().enumerate().map(answer).collect();

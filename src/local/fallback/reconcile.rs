@@ -24,7 +24,8 @@ const MAX_PAUSE: Duration = Duration::from_millis(500);
 /// For how long a shutdown retries while no key is reconciled.
 const MAX_STALL: Duration = Duration::from_secs(1);
 
-/// Starts the job that reconciles, unless it is running. Called after the fallback has admitted something.
+/// Starts the job that reconciles, unless it is running. Called after each decision of the fallback: the job also
+/// removes the keys that it only denied, so that they start the next outage from the state that is known by then.
 pub(super) fn ensure_running(shared: &Arc<FallbackInner>) {
     let reconciling = || Reconciling(Arc::downgrade(shared));
     shared.reconciling.ensure_running(&shared.background, reconciling);
