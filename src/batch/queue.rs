@@ -24,6 +24,8 @@ pub(super) struct Caller {
 pub(super) struct Merged {
     pub(super) group: Group,
     pub(super) callers: SmallVec<[Caller; 1]>,
+    /// Whether `n` is the number of callers: each makes one check.
+    is_one_each: bool,
     keyed_hash: Option<KeyedHash>,
     /// Callers that this holds room for: at least one, also when all callers are gone.
     occupied: usize,
@@ -103,7 +105,8 @@ impl ShardQueue {
         if let Some(keyed_hash) = keyed_hash {
             self.positions.insert(keyed_hash, self.left + self.merged.len() as u64);
         }
-        self.merged.push_back(Merged { group, callers: smallvec![caller], keyed_hash, occupied: 1 });
+        let (callers, is_one_each) = (smallvec![caller], group.n == 1);
+        self.merged.push_back(Merged { group, callers, is_one_each, keyed_hash, occupied: 1 });
         None
     }
 
@@ -111,10 +114,11 @@ impl ShardQueue {
     /// may have [no caller](Merged::is_waited_for) any more.
     pub(super) fn pop_into(&mut self, batch: &mut Batched) {
         while let Some(next) = self.merged.front() {
-            batch.work += next.group.work();
-            if batch.work > MAX_WORK && !batch.merged.is_empty() {
+            let work = batch.work + next.group.work();
+            if work > MAX_WORK && !batch.merged.is_empty() {
                 break;
             }
+            batch.work = work;
             let Some(next) = self.merged.pop_front() else { break };
             if let Some(keyed_hash) = next.keyed_hash
                 && self.positions.get(&keyed_hash) == Some(&self.left)
@@ -149,7 +153,7 @@ impl Merged {
     /// Returns whether any caller still waits, and takes the number of those that do as `n`.
     pub(super) fn is_waited_for(&mut self) -> bool {
         self.callers.retain(|caller| !caller.answer.is_closed());
-        if self.group.n == 1 {
+        if self.is_one_each {
             self.group.n = self.callers.len() as u64;
         }
         !self.callers.is_empty()
@@ -382,6 +386,42 @@ mod tests {
         let hashed = |companion: Companion| {
             let mut group = group(five(), "key");
             group.items[0].companion = Some(Box::new(companion));
+    #[test]
+    fn equal_checks_that_are_sent_again_are_only_those_of_callers_left() {
+        let (mut queue, hashes) = (ShardQueue::default(), KeyedHasher::default());
+        let mut waiting: Vec<_> = (0..500).map(|_| enqueue(&mut queue, &hashes, "key")).collect();
+        let mut merged = pop(&mut queue).remove(0);
+        for left in [500, 1] {
+            waiting.truncate(left);
+            assert!(merged.is_waited_for());
+            assert_eq!(merged.group.n, left as u64);
+        }
+    }
+
+    #[test]
+    fn checks_that_are_refused_by_a_batch_leave_it_room_for_lighter_ones() {
+        let (log, bucket) = (Quota::sliding_log(5, MINUTE), Quota::token_bucket(5, Rate::per_second(1)));
+        let (mut first, mut heavy, mut light) =
+            (ShardQueue::default(), ShardQueue::default(), ShardQueue::default());
+        let mut waiting = Vec::new();
+        let mut push = |queue: &mut ShardQueue, group: Group| {
+            let (caller, answered) = caller();
+            queue.push(group, None, caller);
+            waiting.push(answered);
+        };
+        push(&mut first, group(bucket, "first"));
+        let mut all = group(log, "log");
+        all.items = (0..100).map(|_| all.items[0].clone()).collect();
+        push(&mut heavy, all);
+        push(&mut light, group(bucket, "light"));
+        let mut batch = Batched::default();
+        for queue in [&mut first, &mut heavy, &mut light] {
+            queue.pop_into(&mut batch);
+        }
+        assert_eq!((batch.merged.len(), heavy.is_empty(), light.is_empty()), (2, false, true));
+        assert_eq!(batch.work, batch.merged.iter().map(|merged| merged.group.work()).sum::<u32>());
+    }
+
             keyed_hash(&group)
         };
         let hold = NewHold { id: "a".into(), ttl_us: 1_000_000, is_refunded: false };
