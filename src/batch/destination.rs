@@ -108,6 +108,11 @@ impl Shard {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    #[cfg(test)]
+    pub(super) fn is_locked(&self) -> bool {
+        self.queue.try_lock().is_err()
+    }
+
     /// Removes checks from the queue, and gives their room to waiting callers.
     pub(super) fn free<T>(&self, remove: impl FnOnce(&mut ShardQueue) -> T) -> T {
         let mut queue = self.lock();

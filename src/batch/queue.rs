@@ -134,11 +134,11 @@ impl ShardQueue {
 
     /// See [`Merged::expire`]. An entry whose callers are all gone keeps room for one until it is
     /// popped, so that the queue stays bounded.
-    pub(super) fn expire(&mut self, now: Instant, late: impl Fn(Deadline) -> CheckReply) -> Option<Instant> {
+    pub(super) fn expire(&mut self, now: Instant, late: &mut Vec<Caller>) -> Option<Instant> {
         let Self { merged, waiting, occupied, .. } = self;
         let next = |merged: &mut Merged| {
             let before = merged.callers.len();
-            let next = merged.expire(now, &late);
+            let next = merged.expire(now, late);
             *waiting -= before - merged.callers.len();
             let needed = merged.callers.len().max(1);
             *occupied -= merged.occupied - needed;
@@ -164,8 +164,8 @@ impl Merged {
         self.callers.iter().map(|caller| caller.deadline.at).max()
     }
 
-    /// Notifies and removes callers whose deadline has passed. Returns the next deadline.
-    pub(super) fn expire(&mut self, now: Instant, late: impl Fn(Deadline) -> CheckReply) -> Option<Instant> {
+    /// Moves callers whose deadline has passed to `late`, to be notified without a lock. Returns the next deadline.
+    pub(super) fn expire(&mut self, now: Instant, late: &mut Vec<Caller>) -> Option<Instant> {
         // Callers that wait keep their order. In place, since this runs under the lock of the shard.
         let mut waiting = 0;
         for index in 0..self.callers.len() {
@@ -174,9 +174,7 @@ impl Merged {
                 waiting += 1;
             }
         }
-        for caller in self.callers.drain(waiting..) {
-            let _ = caller.answer.send(late(caller.deadline));
-        }
+        late.extend(self.callers.drain(waiting..));
         self.callers.iter().map(|caller| caller.deadline.at).min()
     }
 
@@ -271,6 +269,16 @@ mod tests {
         batch.merged
     }
 
+    /// Notifies callers whose deadline has passed. Returns the next deadline.
+    fn expire(queue: &mut ShardQueue, now: Instant) -> Option<Instant> {
+        let mut late = Vec::new();
+        let next = queue.expire(now, &mut late);
+        for Caller { answer, deadline } in late {
+            answer.send(Err(Error::timeout("an answer", deadline.after))).unwrap();
+        }
+        next
+    }
+
     fn sizes(queue: &mut ShardQueue) -> Vec<usize> {
         std::iter::from_fn(|| Some(pop(queue).len()).filter(|&size| size > 0)).collect()
     }
@@ -288,21 +296,20 @@ mod tests {
             queue.push(group, Some(same), Caller { answer, deadline });
             waiting.push(answered);
         }
-        let late = |deadline: Deadline| Err(Error::timeout("an answer", deadline.after));
         let at = |seconds| now + Duration::from_secs(seconds);
         let answered = |waiting: &mut Vec<oneshot::Receiver<CheckReply>>| -> Vec<bool> {
             waiting.iter_mut().map(|answer| answer.try_recv().is_ok()).collect()
         };
-        assert_eq!(queue.expire(now, late), Some(at(1)));
+        assert_eq!(expire(&mut queue, now), Some(at(1)));
         assert_eq!(answered(&mut waiting), [false; 4]);
-        assert_eq!(queue.expire(at(1), late), Some(at(2)));
+        assert_eq!(expire(&mut queue, at(1)), Some(at(2)));
         assert_eq!(answered(&mut waiting), [true, false, false, true]);
         // The last check of `c` keeps its room until it is popped.
         assert_eq!((queue.waiting, queue.occupied), (2, 3));
         let sent: Vec<usize> =
             pop(&mut queue).iter_mut().map(|merged| usize::from(merged.is_waited_for())).collect();
         assert_eq!((sent, queue.waiting, queue.occupied), (vec![1, 1, 0], 0, 0));
-        assert_eq!(queue.expire(at(9), late), None);
+        assert_eq!(expire(&mut queue, at(9)), None);
     }
 
     #[test]
@@ -315,9 +322,7 @@ mod tests {
             queue.push(group(five(), "key"), Some(KeyedHash(7)), Caller { answer, deadline });
             waiting.push(answered);
         }
-        let next = queue.expire(now + Duration::from_secs(2), |deadline| {
-            Err(Error::timeout("an answer", deadline.after))
-        });
+        let next = expire(&mut queue, now + Duration::from_secs(2));
         assert_eq!(next, Some(now + Duration::from_secs(3)));
         let is_notified: Vec<bool> = waiting.iter_mut().map(|answer| answer.try_recv().is_ok()).collect();
         assert_eq!(is_notified, [true, false, true, true, false, false, true]);
@@ -382,11 +387,6 @@ mod tests {
     }
 
     #[test]
-    fn equal_checks_of_a_gate_with_holds_are_merged_and_reservations_are_not() {
-        let hashed = |companion: Companion| {
-            let mut group = group(five(), "key");
-            group.items[0].companion = Some(Box::new(companion));
-    #[test]
     fn equal_checks_that_are_sent_again_are_only_those_of_callers_left() {
         let (mut queue, hashes) = (ShardQueue::default(), KeyedHasher::default());
         let mut waiting: Vec<_> = (0..500).map(|_| enqueue(&mut queue, &hashes, "key")).collect();
@@ -422,6 +422,11 @@ mod tests {
         assert_eq!(batch.work, batch.merged.iter().map(|merged| merged.group.work()).sum::<u32>());
     }
 
+    #[test]
+    fn equal_checks_of_a_gate_with_holds_are_merged_and_reservations_are_not() {
+        let hashed = |companion: Companion| {
+            let mut group = group(five(), "key");
+            group.items[0].companion = Some(Box::new(companion));
             keyed_hash(&group)
         };
         let hold = NewHold { id: "a".into(), ttl_us: 1_000_000, is_refunded: false };

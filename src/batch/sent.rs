@@ -8,10 +8,8 @@ use futures_util::future::{self, BoxFuture};
 use futures_util::task::AtomicWaker;
 use tokio::time::Instant;
 
-use super::CheckReply;
 use super::dispatchers::Lateness;
-use super::queue::Merged;
-use crate::connection::Deadline;
+use super::queue::{Caller, Merged};
 use crate::error::Error;
 use crate::store::Outcome;
 
@@ -43,8 +41,8 @@ impl SentBatch {
     }
 
     /// See [`Merged::expire`].
-    pub(super) fn expire(&self, now: Instant, late: impl Fn(Deadline) -> CheckReply) -> Option<Instant> {
-        self.batch().iter_mut().filter_map(|merged| merged.expire(now, &late)).min()
+    pub(super) fn expire(&self, now: Instant, late: &mut Vec<Caller>) -> Option<Instant> {
+        self.batch().iter_mut().filter_map(|merged| merged.expire(now, late)).min()
     }
 
     pub(super) fn is_late(&self, late: Lateness) -> bool {

@@ -22,6 +22,7 @@ use tokio::time::Instant;
 use super::destination::Shard;
 use super::dispatcher::Dispatcher;
 use super::dispatchers::Lateness;
+use super::queue::Caller;
 use super::reaper::Thread;
 use super::{BatchInner, CheckReply, Taking};
 use crate::connection::Deadline;
@@ -61,12 +62,8 @@ pub(super) fn in_time(
     }
     Taking::Boxed(Box::pin(async move {
         let in_time = tokio::time::timeout_at(deadline.at, taking).await;
-        in_time.unwrap_or_else(|_| Err(late(shared, deadline)))
+        in_time.unwrap_or_else(|_| Err(Error::timeout(shared.store.waited_for(), deadline.after)))
     }))
-}
-
-fn late(shared: &BatchInner, deadline: Deadline) -> Error {
-    Error::timeout(shared.store.waited_for(), deadline.after)
 }
 
 /// The reaper: runs one round after the other until the batch is dropped.
@@ -83,14 +80,14 @@ async fn run(shared: Weak<BatchInner>, thread: Thread) {
 /// dispatchers that their runtimes do not poll. Returns the next deadline, at most `next_round`; `None`
 /// if nothing waits.
 fn reap(shared: &Arc<BatchInner>, now: Instant, next_round: Instant, thread: &Thread) -> Option<Instant> {
-    let late = |deadline| Err(late(shared, deadline));
+    let mut late = Vec::new();
     let now_us = shared.reaper.micros(now);
     let stalled = Lateness::stalled(now_us, shared.reaper.stall, shared.longest);
     let mut due: Option<Instant> = None;
     let mut note = |at: Option<Instant>| due = due.into_iter().chain(at).min();
     for (number, destination) in shared.destinations.iter().enumerate() {
         for in_flight in destination.dispatchers.in_flight() {
-            note(in_flight.expire(now, late));
+            note(in_flight.expire(now, &mut late));
             if in_flight.is_late(stalled) {
                 // Polls the call now and whenever it makes progress. In a task, since a panic of an observer
                 // must not end this thread.
@@ -100,7 +97,7 @@ fn reap(shared: &Arc<BatchInner>, now: Instant, next_round: Instant, thread: &Th
         }
         let mut is_queued = false;
         for shard in &destination.shards {
-            let (due, is_empty) = shard.free(|queue| (queue.expire(now, late), queue.is_empty()));
+            let (due, is_empty) = shard.free(|queue| (queue.expire(now, &mut late), queue.is_empty()));
             note(due);
             is_queued |= !is_empty;
         }
@@ -111,5 +108,82 @@ fn reap(shared: &Arc<BatchInner>, now: Instant, next_round: Instant, thread: &Th
             }
         }
     }
+    // Wakes thousands of callers at once, so not under a lock.
+    if !late.is_empty() {
+        let waited_for = shared.store.waited_for();
+        for Caller { answer, deadline } in late {
+            let _ = answer.send(Err(Error::timeout(waited_for, deadline.after)));
+        }
+    }
     due.map(|due| due.min(next_round))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::task::{Context, Wake, Waker};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::batch::{Batch, Together};
+    use crate::key::keyed_hash::KeyedHasher;
+    use crate::key::{KeyMode, Keyspace};
+    use crate::observe::observer::EventSink;
+    use crate::quota::Quota;
+    use crate::runtime::clock::Clock;
+    use crate::store::{GateInfo, Group, GroupItem, Store, Target};
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    /// Looks for locks when it is woken.
+    struct Woken {
+        batch: Batch,
+        found_lock: AtomicBool,
+    }
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            let start = Instant::now();
+            let shards = self.batch.0.destinations.iter().flat_map(|destination| &destination.shards);
+            for shard in shards {
+                // The batch's own reaper locks them for a moment.
+                while shard.is_locked() && !self.found_lock.load(Ordering::Relaxed) {
+                    self.found_lock.store(start.elapsed() > Duration::from_secs(2), Ordering::Relaxed);
+                    std::thread::yield_now();
+                }
+            }
+        }
+    }
+
+    /// Runs on a runtime of one thread, so no dispatcher runs.
+    #[tokio::test]
+    async fn late_callers_are_woken_without_the_lock_of_their_shard() {
+        let store = Arc::new(Store::memory(Clock::System, 16));
+        let batch = Batch::new(store, Clock::System, EventSink::new(None), MINUTE, Together::All);
+        let keyspace = Keyspace::new("test", KeyMode::Clear).unwrap();
+        let quota = Quota::fixed_window(1_000, MINUTE);
+        let gate = Arc::new(GateInfo::new(&keyspace, &KeyedHasher::default(), "gate", quota).unwrap());
+        let woken = Arc::new(Woken { batch: batch.clone(), found_lock: AtomicBool::new(false) });
+        let waker = Waker::from(woken.clone());
+        let mut context = Context::from_waker(&waker);
+        let start = || {
+            let item = GroupItem::new(Target::new(&gate, b"key", None), 1);
+            batch.take(Group::of_one(item), Deadline::new(MINUTE))
+        };
+        let started = (0..100).map(|_| start());
+        let (mut waiting, _direct): (Vec<_>, Vec<_>) =
+            started.partition(|taking| matches!(taking, Taking::Waits(_)));
+        assert!(waiting.len() > 50);
+        for taking in &mut waiting {
+            assert!(Pin::new(taking).poll(&mut context).is_pending());
+        }
+        let thread = Thread::start(|_| std::future::pending::<()>()).unwrap();
+        let now = Instant::now() + 2 * MINUTE;
+        reap(&batch.0, now, now + MINUTE, &thread);
+        assert!(!woken.found_lock.load(Ordering::Relaxed));
+        for taking in waiting {
+            assert!(taking.await.unwrap_err().is_timeout());
+        }
+    }
 }
