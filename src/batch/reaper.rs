@@ -5,7 +5,7 @@
 //! and at least once per stall time, and sleeps while nothing waits.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
@@ -24,8 +24,10 @@ pub(super) struct Reaper {
     start: Instant,
     /// The age of a call from which on the reaper takes over.
     pub(super) stall: Duration,
-    /// `None` where the system provides no thread.
-    thread: OnceLock<Option<Thread>>,
+    /// Empty while the system provides no thread.
+    thread: OnceLock<Thread>,
+    /// Locked by the caller that starts the thread.
+    starting: Mutex<()>,
     /// When it looks again without being woken, in microseconds since `start`.
     looks_at_us: AtomicU64,
 }
@@ -47,14 +49,22 @@ impl Reaper {
             start: Instant::now(),
             stall: (longest / 4).min(LONGEST_STALL),
             thread: OnceLock::new(),
+            starting: Mutex::default(),
             looks_at_us: AtomicU64::new(NEVER),
         }
     }
 
     /// Ensures that a round runs at this time, for a caller that has just enqueued. The first call starts the
-    /// thread with `start`. Returns false if there is no thread.
+    /// thread with `start`; if that fails, a later one does. Returns false if there is no thread.
     pub(super) fn watch(&self, due_us: u64, start: impl FnOnce() -> Option<Thread>) -> bool {
-        let Some(thread) = self.thread.get_or_init(start) else { return false };
+        if self.thread.get().is_none()
+            && let Ok(_alone) = self.starting.try_lock()
+            && self.thread.get().is_none()
+            && let Some(thread) = start()
+        {
+            let _ = self.thread.set(thread);
+        }
+        let Some(thread) = self.thread.get() else { return false };
         if due_us < self.looks_at_us.load(Ordering::Relaxed) {
             thread.alarm.0.notify_one();
         }
@@ -62,7 +72,7 @@ impl Reaper {
     }
 
     pub(super) fn thread(&self) -> Option<&Thread> {
-        self.thread.get()?.as_ref()
+        self.thread.get()
     }
 
     pub(super) fn micros(&self, at: Instant) -> u64 {
@@ -140,5 +150,18 @@ impl Drop for Reaper {
         if let Some(thread) = self.thread() {
             thread.alarm.0.notify_one();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thread_that_could_not_be_started_is_started_by_a_later_caller() {
+        let reaper = Reaper::new(Duration::from_secs(1));
+        assert!(!reaper.watch(1, || None));
+        assert!(reaper.watch(1, || Thread::start(|_| async {})));
+        assert!(reaper.watch(1, || unreachable!("it was started")));
     }
 }
