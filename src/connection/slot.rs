@@ -203,10 +203,10 @@ impl Attempt {
         let abandoned_at = self.started + ABANDONED_AFTER;
         let ends = deadline.at.min(abandoned_at);
         match tokio::time::timeout_at(ends, result.wait_for(Option::is_some)).await {
-            Ok(Ok(result)) => Some(result.clone().unwrap_or_else(|| Err(Error::runtime_ended()))),
-            Ok(Err(_)) => Some(Err(Error::runtime_ended())),
-            Err(_) if deadline.at <= abandoned_at => Some(Err(deadline.passed(CONNECTION))),
-            Err(_) => None,
+            Ok(Ok(result)) => result.clone(),
+            _ if deadline.at <= Instant::now() => Some(Err(deadline.passed(CONNECTION))),
+            // Its runtime has ended, or does not run it.
+            _ => None,
         }
     }
 
@@ -299,7 +299,11 @@ fn jittered(length: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use redis::IntoConnectionInfo;
+    use tokio::runtime::Builder;
+
     use super::*;
+    use crate::connection::connect::Login;
 
     #[tokio::test(start_paused = true)]
     async fn backoff_doubles_up_to_a_second_and_restarts_after_a_success() {
@@ -332,6 +336,26 @@ mod tests {
             backoff.end_first();
             assert_eq!(backoff.is_on(), is_on);
         }
+    }
+
+    #[test]
+    fn attempt_whose_runtime_has_ended_is_replaced_for_its_callers() {
+        // Accepts connections, and is silent.
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("redis://{}", silent.local_addr().unwrap());
+        let source = ConnectionSource::Server(Box::new(url.into_connection_info().unwrap()), Login::OfUrl);
+        let (slot, background) = (ConnectionSlot::new(Arc::default()), Background::default());
+        let deadline = Deadline { at: Instant::now() + 2 * ABANDONED_AFTER, after: 2 * ABANDONED_AFTER };
+        let (first, second) = (Builder::new_multi_thread(), Builder::new_current_thread());
+        let [first, second] = [first, second].map(|mut builder| builder.enable_all().build().unwrap());
+        let attempt = first.block_on(async { slot.attempt(&source, &background) }).unwrap();
+        drop(first);
+        assert!(attempt.started.elapsed() < ABANDONED_AFTER);
+        second.block_on(async {
+            assert!(attempt.connected(deadline).await.is_none());
+            let next = slot.attempt(&source, &background).unwrap();
+            assert!(!Arc::ptr_eq(&attempt, &next) && next.is_running());
+        });
     }
 
     #[test]
