@@ -103,3 +103,13 @@ fn limiter_that_outlives_a_runtime_connects_on_the_next() {
         assert_eq!(runtime().block_on(check()).unwrap().remaining(), remaining);
     }
 }
+
+#[tokio::test]
+async fn error_names_the_credentials_provider_if_that_takes_too_long() {
+    let server = tidegate_testkit::shared();
+    let provider = std::future::pending::<Result<(String, String), std::io::Error>>;
+    let limiter = builder(server.url()).credentials_provider(provider).build().unwrap();
+    let error = limiter.gate("gate", Quota::token_bucket(5, Rate::per_second(1))).check("key").await;
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("the credentials provider took longer than 900ms"), "{error}");
+}

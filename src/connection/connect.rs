@@ -19,6 +19,9 @@ use crate::error::Error;
 /// without any reply blocks the next one.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// The part of it in which a credentials provider returns, so that its delay is not taken for one of the server.
+const PROVIDER_TIMEOUT: Duration = Duration::from_millis(900);
+
 /// Connects to a server and sends a PING.
 pub(super) async fn connect_to(info: ConnectionInfo) -> Result<MultiplexedConnection, Error> {
     #[cfg(feature = "tls")]
@@ -101,9 +104,16 @@ impl Login {
         let (user, password) = match self {
             Self::OfUrl => return Ok(info),
             Self::Fixed(pair) => pair.clone(),
-            Self::Provider(provider) => provider()
-                .await
-                .map_err(|error| Error::unavailable(format!("the credentials provider failed: {error}")))?,
+            Self::Provider(provider) => match tokio::time::timeout(PROVIDER_TIMEOUT, provider()).await {
+                Ok(provided) => provided.map_err(|error| {
+                    Error::unavailable(format!("the credentials provider failed: {error}"))
+                })?,
+                Err(_) => {
+                    return Err(Error::unavailable(format!(
+                        "the credentials provider took longer than {PROVIDER_TIMEOUT:?}: keep the credentials, and renew them in the background"
+                    )));
+                }
+            },
         };
         let settings = info.redis_settings().clone().set_username(user).set_password(password);
         Ok(info.set_redis_settings(settings))

@@ -40,7 +40,9 @@ impl Builder {
     /// ```
     ///
     /// The error of a check that needs a connection contains the provider's error, so it must not hold a
-    /// secret. The provider is called for each attempt to connect, at most once a second in the long run.
+    /// secret. The provider is called for each attempt to connect, at most once a second in the long run. It has
+    /// 900 ms, then its future is dropped and the attempt has failed: let a slower one keep the credentials, and renew
+    /// them in the background.
     pub fn credentials_provider<F, E>(mut self, provider: impl Fn() -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Result<(String, String), E>> + Send + 'static,

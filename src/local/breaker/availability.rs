@@ -234,7 +234,7 @@ impl Availability {
 fn remedy(error: &Error) -> &'static str {
     let text = error.to_string();
     let has = |texts: &[&str]| texts.iter().any(|part| text.contains(part));
-    if error.is_timeout() {
+    if error.is_timeout() || has(&["the credentials provider"]) {
         ""
     } else if has(&["timed out connecting", "unreachable", "No route to host"]) {
         ". See whether the server runs, and whether the network or a firewall drops its packets"
@@ -425,7 +425,10 @@ mod tests {
     fn remedy_fits_the_cause() {
         let refused = Error::unavailable("Connection refused (os error 111)");
         assert!(remedy(&refused).contains("correct the address"));
-        assert_eq!(remedy(&silence()), "", "the error says what to do");
+        let provider = Error::unavailable("the credentials provider failed: no such file");
+        for error in [silence(), provider] {
+            assert_eq!(remedy(&error), "", "{error}: it says where to look");
+        }
         for (error, expected) in [
             (Error::unavailable("timed out connecting"), "firewall"),
             (Error::lost_call("broken pipe"), "maxclients"),
