@@ -185,6 +185,12 @@ impl Error {
         matches!(self.0.kind, ErrorKind::Timeout { .. } | ErrorKind::Unavailable(_) | ErrorKind::LostCall(_))
     }
 
+    /// Returns whether this process made the error, so that it says nothing about Redis.
+    pub(crate) fn is_of_this_process(&self) -> bool {
+        use ErrorKind::{BreakerOpen, Config, OverCapacity, RuntimeEnded, ShutDown};
+        matches!(self.0.kind, BreakerOpen | Config(_) | OverCapacity { .. } | RuntimeEnded | ShutDown)
+    }
+
     /// Returns whether the call may have changed something, or may still do so.
     pub(crate) fn may_have_run(&self) -> bool {
         self.is_unanswered()

@@ -126,7 +126,10 @@ impl Breaker {
             availability.count_answer(hash_tag);
         }
         if !error.is_unanswered() {
-            return self.0.circuit(hash_tag).count_answer();
+            if !error.is_of_this_process() {
+                self.0.circuit(hash_tag).count_answer();
+            }
+            return;
         }
         if error.is_timeout() && deadline < self.0.deadline {
             return;
@@ -246,5 +249,42 @@ impl Job for Probing {
 impl std::fmt::Debug for Breaker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Breaker").field("open_for", &self.open_for()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::keyed_hash::KeyedHasher;
+    use crate::key::{KeyMode, Keyspace};
+    use crate::quota::Quota;
+    use crate::runtime::clock::Clock;
+    use crate::store::{GateInfo, GroupItem, Target};
+
+    #[tokio::test]
+    async fn error_that_this_process_made_is_not_an_answer_of_redis() {
+        let quota = Quota::fixed_window(1, Duration::from_secs(60));
+        let keyspace = Keyspace::new("test", KeyMode::Clear).unwrap();
+        let gate = Arc::new(GateInfo::new(&keyspace, &KeyedHasher::default(), "gate", quota).unwrap());
+        let breaker = Breaker::new(BreakerSettings {
+            store: Arc::new(Store::memory(Clock::System, 16)),
+            probes: vec![Group::of_one(GroupItem::new(Target::new(&gate, b"key", None), 1))],
+            deadline: Duration::from_secs(1),
+            events: EventSink::new(None),
+            warnings: WarningSink::new(EventSink::new(None), false, Clock::System),
+            policy: "each process denies",
+            background: Arc::default(),
+            is_enabled: true,
+        });
+        let tag = HashTag::default();
+        let record = |error| breaker.record::<()>(tag, &Err(error), Duration::from_secs(1));
+        for _ in 0..5 {
+            assert!(!breaker.is_open(tag));
+            record(Error::unavailable("refused"));
+            for error in [Error::breaker_open(), Error::runtime_ended(), Error::shut_down()] {
+                record(error);
+            }
+        }
+        assert!(breaker.is_open(tag));
     }
 }
