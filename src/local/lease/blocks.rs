@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::lease_options::add;
 use super::leased_gate::LeasedGate;
-use super::leased_key::{LeaseBlock, LeaseEntry};
+use super::leased_key::{EncodedKey, LeaseBlock, LeaseEntry};
 use super::slot::{Slot, Term};
 use crate::observe::observer::Event;
 use crate::store::Target;
@@ -143,7 +143,7 @@ impl Blocks {
     }
 
     /// Queues units to be given back.
-    fn give_back(&mut self, key: &[u8], units: u32, stamp_us: u64) {
+    fn give_back(&mut self, key: &EncodedKey, units: u32, stamp_us: u64) {
         if units == 0 {
             return;
         }

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::demand::Demand;
 use super::lease_options::{Counters, LeaseTerms, add};
+use super::leased_key::EncodedKey;
 use super::packed_key::PackedKey;
 use super::queue::RequestQueue;
 use super::table::LeaseTable;
@@ -68,8 +69,13 @@ impl LeasedGate {
         self.table.get_or_init(|| LeaseTable::new(self.terms.max_keys))
     }
 
-    pub(super) fn target(&self, key: &[u8]) -> Target {
-        Target::new(&self.info, key, None)
+    pub(super) fn encoded(&self, key: &[u8]) -> EncodedKey {
+        let prefix = &self.info.prefix;
+        EncodedKey { text: prefix.encoded(key).into(), hash_tag: prefix.hash_tag(key) }
+    }
+
+    pub(super) fn target(&self, key: &EncodedKey) -> Target {
+        Target::of_encoded(&self.info, &key.text, key.hash_tag)
     }
 
     #[inline]
@@ -128,5 +134,35 @@ impl std::fmt::Debug for LeasedGate {
             .field("gate", &self.info.name)
             .field("terms", &self.terms)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::key::keyed_hash::KeyedHasher;
+    use crate::key::{KeyMode, Keyspace};
+    use crate::local::lease::Lease;
+    use crate::quota::Quota;
+
+    #[test]
+    fn leased_key_is_kept_in_at_most_200_bytes_and_names_the_same_state() {
+        let quota = Quota::fixed_window(10, Duration::from_secs(1));
+        let secret = KeyMode::Hmac([7; 32].into());
+        for mode in [KeyMode::Clear, secret] {
+            let keyspace = Keyspace::new("test", mode).unwrap().spread_over_a_cluster(true);
+            let info = Arc::new(GateInfo::new(&keyspace, &KeyedHasher::default(), "gate", quota).unwrap());
+            let terms = Lease::new().terms(&quota).unwrap();
+            let (events, background) = (EventSink::new(None), Arc::default());
+            let gate = LeasedGate::new(terms, &info, &Clock::System, &events, &background);
+            for key in [&b"user:42"[..], "Grüße {}".as_bytes(), &[b'x'; 8_000], &[0xff; 8_000]] {
+                let encoded = gate.encoded(key);
+                assert!(encoded.text.len() <= 200, "{} bytes", encoded.text.len());
+                let (leased, checked) = (gate.target(&encoded), Target::new(&info, key, None));
+                assert_eq!((leased.hash_tag, &leased.redis_key), (checked.hash_tag, &checked.redis_key));
+            }
+        }
     }
 }

@@ -1,11 +1,20 @@
 //! The ledger's state of one leased key.
 
+use crate::key::HashTag;
+
 /// The size of a key's first block.
 const INITIAL_UNITS: u32 = 2;
 
+/// A key as Redis knows it, without the prefix of its gate: at most 200 bytes, however long the key is.
+#[derive(Debug)]
+pub(super) struct EncodedKey {
+    pub(super) text: Box<str>,
+    pub(super) hash_tag: HashTag,
+}
+
 #[derive(Debug)]
 pub(super) struct LeaseEntry {
-    pub(super) key: Box<[u8]>,
+    pub(super) key: EncodedKey,
     /// The planned size of the next block.
     pub(super) size: u32,
     /// The largest cost for which the lease had too few units.
@@ -37,7 +46,7 @@ pub(super) struct LeaseBlock {
 }
 
 impl LeaseEntry {
-    pub(super) fn new(key: Box<[u8]>, max_units: u32) -> Self {
+    pub(super) fn new(key: EncodedKey, max_units: u32) -> Self {
         Self {
             key,
             size: INITIAL_UNITS.min(max_units),

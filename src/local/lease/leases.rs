@@ -98,9 +98,8 @@ impl Leases {
             None => {
                 let period = shared.clock.local_us() / shared.terms.hold_us;
                 let demand = shared.demand.get_or_init(|| Demand::new(shared.terms.max_keys));
-                if !demand.record(hash, period)
-                    || !shared.queue.push(LeaseRequest::Begin { key: key.into(), cost })
-                {
+                let begin = || LeaseRequest::Begin { key: shared.encoded(key), packed, cost };
+                if !demand.record(hash, period) || !shared.queue.push(begin()) {
                     return;
                 }
             }

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use super::blocks::{Blocks, Refilled};
 use super::lease_options::add;
 use super::leased_gate::LeasedGate;
-use super::leased_key::LeaseEntry;
+use super::leased_key::{EncodedKey, LeaseEntry};
 use super::packed_key::PackedKey;
 use super::queue::LeaseRequest;
 use super::slot::Slot;
@@ -68,7 +68,7 @@ impl Ledger {
         for request in self.shared.queue.take() {
             match request {
                 LeaseRequest::Refill { slot, cost } => self.want(slot, cost, now_us),
-                LeaseRequest::Begin { key, cost } => self.begin(key, cost, now_us),
+                LeaseRequest::Begin { key, packed, cost } => self.begin(key, packed, cost, now_us),
             }
         }
     }
@@ -140,10 +140,9 @@ impl Ledger {
 
 /// # Steps
 impl Ledger {
-    fn begin(&mut self, key: Box<[u8]>, cost: u32, now_us: u64) {
+    fn begin(&mut self, key: EncodedKey, packed: PackedKey, cost: u32, now_us: u64) {
         let shared = self.shared.clone();
-        let (table, packed) = (shared.table(), PackedKey::of(&key));
-        let hash = shared.hash(&packed);
+        let (table, hash) = (shared.table(), shared.hash(&packed));
         if let Some((number, slot)) = table.find(hash, &packed) {
             if slot.want() {
                 self.want(number, cost, now_us);

@@ -2,6 +2,8 @@
 
 use tokio::sync::Notify;
 
+use super::leased_key::EncodedKey;
+use super::packed_key::PackedKey;
 use crate::runtime::sync::{Mutex, lock};
 
 /// The maximum number of queued requests. Further requests are dropped; the next check of the key makes
@@ -11,7 +13,7 @@ const MAX_REQUESTS: usize = 8_192;
 #[derive(Debug)]
 pub(super) enum LeaseRequest {
     /// A key without a lease is checked often.
-    Begin { key: Box<[u8]>, cost: u32 },
+    Begin { key: EncodedKey, packed: PackedKey, cost: u32 },
     /// A lease runs low, or had too few units for a check of this cost.
     Refill { slot: u32, cost: u32 },
 }
