@@ -28,7 +28,8 @@ pub struct FoundHold {
     pub id: String,
     /// The units that it holds.
     pub units: u64,
-    /// What happens at its end. [`AtEnd::Forget`] is a hold that has ended, and whose units were refunded.
+    /// What happens at its end. [`AtEnd::Forget`] is a hold that has ended: its units were refunded, or stay
+    /// charged.
     pub at_end: AtEnd,
     /// The time until it ends; zero if it has ended and no call has removed it.
     pub ends_in: Duration,

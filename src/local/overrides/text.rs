@@ -49,8 +49,8 @@ impl<'t> OverrideEntry<'t> {
         };
         let (gate, what) = match field.split_once(' ')? {
             ("switch", gate) => (gate, What::Switch(text.parse().ok()?)),
-            ("override", hash_tag) => {
-                let (gate, key) = hash_tag.split_once(':')?;
+            ("override", gate_and_key) => {
+                let (gate, key) = gate_and_key.split_once(':')?;
                 (gate, What::Override(key, parse_quota(text)?))
             }
             _ => return None,
