@@ -91,6 +91,7 @@ mod tls;
 mod top_keys;
 #[cfg(feature = "tracing")]
 mod trace;
+mod tutorial;
 mod used_charges;
 mod waiting;
 

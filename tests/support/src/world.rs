@@ -117,6 +117,14 @@ impl World {
         self.limiter.ready_within(Duration::from_secs(60)).await.unwrap();
     }
 
+    /// Runs redis-cli on the server, and returns its output.
+    pub fn redis_cli(&self, arguments: &[&str]) -> String {
+        match &self.clock {
+            Clock::Redis { server, .. } => server.cli(arguments).unwrap(),
+            Clock::Memory(_) | Clock::Cluster { .. } => panic!("a command is for one server"),
+        }
+    }
+
     /// Returns how many times the scripts have been called.
     pub fn script_calls(&self) -> u64 {
         match &self.clock {
