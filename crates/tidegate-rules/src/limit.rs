@@ -16,6 +16,15 @@ pub enum Limit {
 }
 
 impl Limit {
+    /// Returns the quota; `None` for a limit that admits or denies everything.
+    #[must_use]
+    pub const fn quota(self) -> Option<Quota> {
+        match self {
+            Self::Quota(quota) => Some(quota),
+            Self::Unlimited | Self::DenyAll(_) => None,
+        }
+    }
+
     /// Returns the limit that a file's `requests_per_unit` means: a fixed window by the server's clock; 0
     /// requests deny everything.
     pub(super) fn per_window(requests: u64, window: Duration) -> Result<Self, Error> {

@@ -6,7 +6,7 @@ use super::config_error::SourceSpan;
 use super::fields::{BAN, CANDIDATE, LEASE, ON_FAILURES, RATE_LIMIT, REPLACES, TIER};
 use super::limit_shape::{Shape, number_field};
 use super::reader::{Fields, Reader};
-use super::rule::LimitSettings;
+use super::rule::{LimitSettings, limit_text};
 use super::yaml::{Value, YamlNode};
 use crate::limit::Limit;
 use tidegate::{Ban, Lease, OnFailure, Quota};
@@ -83,6 +83,7 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &YamlNode) -> Option<ParsedLim
         name,
         replaces,
         limit: limit?,
+        text: limit_text(limit.and_then(Limit::quota)),
         tiers,
         is_in_flight,
         cost,
@@ -101,6 +102,7 @@ fn of_text(reader: &mut Reader<'_>, node: &YamlNode, text: &str) -> Option<Parse
             let is_in_flight = quota.is_in_flight();
             let settings = LimitSettings {
                 limit: Limit::Quota(quota),
+                text: limit_text(Some(quota)),
                 is_in_flight,
                 cost: 1,
                 name: None,

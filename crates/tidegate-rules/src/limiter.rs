@@ -41,6 +41,8 @@ struct RulesLimiterInner {
     /// The indices of the rules, ordered by the names of their gates. Made when a gate is first looked up by name,
     /// which most services never do.
     by_gate_name: OnceLock<Box<[usize]>>,
+    /// The same, ordered by their readable names.
+    by_readable_name: OnceLock<Box<[usize]>>,
 }
 
 /// # Checking requests
@@ -92,8 +94,10 @@ impl RulesLimiter {
         rules.report_warnings(limiter);
         rules.report_names(limiter);
         let (limiter, rules) = (limiter.clone(), rules.clone());
-        let by_gate_name = OnceLock::new();
-        Self(Arc::new(RulesLimiterInner { limiter, rules, gates, unknown_domain, by_gate_name }))
+        let (by_gate_name, by_readable_name) = Default::default();
+        let inner =
+            RulesLimiterInner { limiter, rules, gates, unknown_domain, by_gate_name, by_readable_name };
+        Self(Arc::new(inner))
     }
 
     /// Binds the next version of the rules. Unchanged rules keep their gates, so their leases too.
@@ -144,6 +148,22 @@ impl RulesLimiter {
         });
         let at = by_name.binary_search_by_key(&name, |index| rules.gate_name(*index)).ok()?;
         Some((rules.shared(by_name[at]), gates[by_name[at]].get(0)))
+    }
+
+    /// Returns the rules with this [readable name](Rule::readable_name), such as `api / user`, and the gate of each for
+    /// requests without a tier. Several rules can share one.
+    #[must_use]
+    pub fn find_readable(&self, name: &str) -> Vec<(&Rule, Option<&Gate>)> {
+        let RulesLimiterInner { rules, gates, by_readable_name, .. } = &*self.0;
+        let readable = |index: &usize| rules.shared(*index).readable_name();
+        let by_name = by_readable_name.get_or_init(|| {
+            let mut indices: Box<[usize]> = (0..gates.len()).collect();
+            indices.sort_by_cached_key(readable);
+            indices
+        });
+        let first = by_name.partition_point(|index| *readable(index) < *name);
+        let same = by_name[first..].iter().take_while(|index| *readable(index) == *name);
+        same.map(|index| (&**rules.shared(*index), gates[*index].get(0))).collect()
     }
 
     /// Checks whether a request with these descriptors may pass.

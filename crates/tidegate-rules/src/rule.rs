@@ -48,6 +48,8 @@ pub(super) struct LimitSettings {
     pub(super) name: Option<Arc<str>>,
     pub(super) replaces: Box<[Arc<str>]>,
     pub(super) limit: Limit,
+    /// The limit as text, which each response of an unnamed rule reports.
+    pub(super) text: Arc<str>,
     pub(super) tiers: Box<[(Box<str>, Limit)]>,
     /// Whether the limit and those of its tiers are in-flight limits, also if they deny all requests.
     pub(super) is_in_flight: bool,
@@ -145,10 +147,22 @@ impl Rule {
         self.settings.name.as_deref()
     }
 
-    /// Returns the name shown to clients: the rule's name, or its path.
+    /// Returns the rule's name, or its path.
     #[must_use]
     pub fn shown(&self) -> &Arc<str> {
         self.settings.name.as_ref().unwrap_or(&self.path)
+    }
+
+    /// Returns a name that tells clients nothing of the rules that other headers do not tell: the rule's name, which an
+    /// author wrote for them, or a limit as text, such as `100/min`. `quota`: that decided, such as that of a tier; `None`
+    /// for a limit that denies everything.
+    #[must_use]
+    pub fn neutral_name(&self, quota: Option<Quota>) -> Arc<str> {
+        match (&self.settings.name, quota) {
+            (Some(name), _) => name.clone(),
+            (None, quota) if quota == self.quota() => self.settings.text.clone(),
+            (None, quota) => limit_text(quota),
+        }
     }
 
     /// Returns the name of the rule for people: its domain and descriptors, such as `api / path=/login / user`. Characters
@@ -162,6 +176,17 @@ impl Rule {
             step.pattern.append('=', &mut name);
         }
         visible(&name).into_owned()
+    }
+
+    /// Iterates over the entries of the descriptors that match: a key and a value, such as `/reports/*`. `None` means each
+    /// value, which has a count of its own.
+    pub fn entries(&self) -> impl Iterator<Item = (&str, Option<String>)> {
+        self.steps.iter().map(|step| (&*step.key, step.pattern.text().map(Cow::into_owned)))
+    }
+
+    /// Iterates over the tiers that have limits of their own.
+    pub fn tiers(&self) -> impl Iterator<Item = (&str, Limit)> {
+        self.settings.tiers.iter().map(|(tier, limit)| (&**tier, *limit))
     }
 
     /// Returns the limit of a tier. For a tier that the rule does not name, and for `None`, it is the limit of
@@ -180,10 +205,7 @@ impl Rule {
     /// Returns the quota of requests without a tier; `None` if the rule is unlimited or denies everything.
     #[must_use]
     pub fn quota(&self) -> Option<Quota> {
-        match self.settings.limit {
-            Limit::Quota(quota) => Some(quota),
-            Limit::Unlimited | Limit::DenyAll(_) => None,
-        }
+        self.settings.limit.quota()
     }
 
     /// Returns whether the rule admits everything.
@@ -415,6 +437,11 @@ impl Rule {
         }
         Some(name)
     }
+}
+
+/// Returns a limit as text; 0 for one that denies everything.
+pub(super) fn limit_text(quota: Option<Quota>) -> Arc<str> {
+    quota.map_or_else(|| "0".into(), |quota| quota.to_string().into())
 }
 
 /// Joins the parts so that different lists make different keys: escapes the separator `|`.
