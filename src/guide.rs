@@ -9,7 +9,7 @@
 //!
 //! | module | pages |
 //! | --- | --- |
-//! | `tidegate_http::guide` | `http.md`, `request-keys.md`, `outgoing.md`: limits in front of services and clients |
+//! | `tidegate_http::guide` | `http.md`, `request-keys.md`, `by-country.md`, `llm.md`, `outgoing.md`: limits in front of services and clients |
 //! | `tidegate_rules::guide` | `rules.md`: limits from files |
 //!
 //! These pages are files of the repository:
@@ -96,11 +96,6 @@ pub mod in_flight {}
 /// [in-flight.md]: crate::guide::in_flight
 #[doc = include_str!("../docs/guide/reservations.md")]
 pub mod reservations {}
-
-/// [reservations.md]: crate::guide::reservations
-/// [failures.md]: crate::guide::failures
-#[doc = include_str!("../docs/guide/llm.md")]
-pub mod llm {}
 
 /// [in-flight.md]: crate::guide::in_flight
 /// [cli.md#switches-and-overrides]: crate::guide#other-pages

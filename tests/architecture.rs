@@ -111,11 +111,11 @@ fn house_is_within_its_budgets() {
     const PUBLIC_FUNCTIONS: usize = 385;
     const LINES: [(&str, usize); 7] = [
         ("src", 24_690),
-        ("crates/tidegate-cli/src", 5_240),
+        ("crates/tidegate-cli/src", 5_360),
         ("crates/tidegate-console/src", 3_875),
-        ("crates/tidegate-http/src", 5_151),
+        ("crates/tidegate-http/src", 5_410),
         ("crates/tidegate-rules/src", 5_645),
-        ("crates/tidegate-server/src", 5_750),
+        ("crates/tidegate-server/src", 5_770),
         ("lua", 2_390),
     ];
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -296,6 +296,8 @@ fn licenses_and_guide_pages_of_crates_equal_their_originals() {
         ("LICENSE-APACHE", "crates/tidegate-rules/LICENSE-APACHE"),
         ("LICENSE-MIT", "crates/tidegate-rules/LICENSE-MIT"),
         ("docs/guide/http.md", "crates/tidegate-http/docs/http.md"),
+        ("docs/guide/by-country.md", "crates/tidegate-http/docs/by-country.md"),
+        ("docs/guide/llm.md", "crates/tidegate-http/docs/llm.md"),
         ("docs/guide/outgoing.md", "crates/tidegate-http/docs/outgoing.md"),
         ("docs/guide/request-keys.md", "crates/tidegate-http/docs/request-keys.md"),
         ("docs/guide/rules.md", "crates/tidegate-rules/docs/rules.md"),

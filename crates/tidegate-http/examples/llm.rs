@@ -1,5 +1,5 @@
 //! A gateway in front of language models, for the APIs of OpenAI and Anthropic. Each tenant has limits on requests,
-//! input tokens and output tokens per minute, and on money per day. A request reserves its estimate in one step. When
+//! input tokens and output tokens per minute, and on money per month. A request reserves its estimate in one step. When
 //! the answer has been streamed, the gateway charges the usage that its last events report.
 //!
 //! A mock upstream, which repeats the words of the prompt, runs in the same process. `UPSTREAM` names another one.
@@ -64,10 +64,14 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde_json::{Value, json};
 use tidegate::{Limiter, Token};
+use tidegate_http::ModelRequest;
 use tokio::net::TcpListener;
 
 use self::answer::Answer;
 use self::limits::{Limits, Units};
+
+/// The most tokens of an answer whose request names no bound.
+const DEFAULT_MAX_TOKENS: u64 = 1_000;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -75,6 +79,8 @@ struct Gateway {
     limits: Limits,
     upstream: String,
     client: reqwest::Client,
+    /// The ttl of the hold of an answer.
+    longest_answer: Duration,
     /// The credential of the workers that settle jobs.
     worker_key: String,
 }
@@ -96,6 +102,10 @@ async fn main() -> Result<(), Failure> {
         limits: Limits::new(limiter),
         upstream,
         client: reqwest::Client::new(),
+        longest_answer: Duration::from_secs(match std::env::var("LONGEST_ANSWER_S") {
+            Ok(seconds) => seconds.parse()?,
+            Err(_) => 600,
+        }),
         worker_key: secret_of("WORKER_KEY"),
     };
     let app = Router::new()
@@ -127,14 +137,13 @@ async fn complete(
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, Response> {
-    let mut request = parse(&body)?;
+    let (mut request, estimate) = parse(body)?;
     // OpenAI reports the usage of a stream only on request.
     if uri.path() == "/v1/chat/completions" {
         request["stream_options"] = json!({ "include_usage": true });
     }
     request["stream"] = true.into();
-    let estimate = estimate(&request);
-    let token = gateway.limits.reserve(tenant(&headers)?, estimate, limits::LONGEST_ANSWER).await?;
+    let (token, limits) = gateway.limits.reserve(tenant(&headers)?, estimate, gateway.longest_answer).await?;
     // From here on, dropping the charge settles it: also if the client leaves, or the upstream fails.
     let charge = gateway.limits.charge(token, estimate);
     let sent = gateway.client.post(format!("{}{}", gateway.upstream, uri.path())).body(request.to_string());
@@ -142,7 +151,7 @@ async fn complete(
     let answer =
         answer.map_err(|error| failure(StatusCode::BAD_GATEWAY, "upstream_error", &error.to_string()))?;
     let body = Body::from_stream(Answer::new(answer, charge).into_stream());
-    Ok(([(header::CONTENT_TYPE, "text/event-stream")], body).into_response())
+    Ok(([(header::CONTENT_TYPE, "text/event-stream")], limits, body).into_response())
 }
 
 /// Reserves for a job that another process runs later, and returns the token that settles it.
@@ -151,9 +160,9 @@ async fn submit_batch(
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, Response> {
-    let estimate = estimate(&parse(&body)?);
-    let token = gateway.limits.reserve(tenant(&headers)?, estimate, limits::LONGEST_JOB).await?;
-    Ok(json!({ "reservation": token.to_string() }).to_string().into_response())
+    let (_, estimate) = parse(body)?;
+    let (token, limits) = gateway.limits.reserve(tenant(&headers)?, estimate, limits::LONGEST_JOB).await?;
+    Ok((limits, json!({ "reservation": token.to_string() }).to_string()).into_response())
 }
 
 /// Settles a job. Called by its worker, which may talk to another process of the gateway; twice is harmless. A client
@@ -171,7 +180,7 @@ async fn finish_batch(
             "x-worker-key is missing or wrong",
         ));
     }
-    let done = parse(&body)?;
+    let done: Value = serde_json::from_slice(&body).map_err(|error| invalid(&error.to_string()))?;
     let token: Result<Token, _> = done["reservation"].as_str().unwrap_or_default().parse();
     let token =
         token.map_err(|error| failure(StatusCode::BAD_REQUEST, "invalid_reservation", &error.to_string()))?;
@@ -201,16 +210,19 @@ async fn show_usage(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> 
     Ok(used.to_string().into_response())
 }
 
-/// The input is estimated by its length, and the output is at most `max_tokens`.
-fn estimate(request: &Value) -> Units {
-    let messages = request["messages"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let text: usize = messages.iter().filter_map(|message| message["content"].as_str()).map(str::len).sum();
-    Units::used((text as u64).div_ceil(3), request["max_tokens"].as_u64().unwrap_or(1_000))
+/// Returns the request and its estimate: the most tokens that its prompt and its answer can have.
+fn parse(body: Bytes) -> Result<(Value, Units), Response> {
+    let asked = ModelRequest::parse(body, DEFAULT_MAX_TOKENS).map_err(|error| invalid(&error.to_string()))?;
+    let request: Value =
+        serde_json::from_slice(&asked.body()).map_err(|error| invalid(&error.to_string()))?;
+    match request.is_object() {
+        true => Ok((request, Units::used(asked.max_prompt_tokens(), asked.max_answer_tokens()))),
+        false => Err(invalid("the body is not a JSON object")),
+    }
 }
 
-fn parse(body: &[u8]) -> Result<Value, Response> {
-    let value = serde_json::from_slice(body).ok().filter(Value::is_object);
-    value.ok_or_else(|| failure(StatusCode::BAD_REQUEST, "invalid_request", "the body is no JSON object"))
+fn invalid(message: &str) -> Response {
+    failure(StatusCode::BAD_REQUEST, "invalid_request", message)
 }
 
 /// A real gateway takes the tenant from the API key.

@@ -37,7 +37,10 @@ impl AdmittedRequest {
         let admitted = match decide(settings, request).await.after_delay(&settings.headers).await {
             Admission::Undecided => None,
             Admission::Admitted(admitted) => Some(admitted),
-            Admission::Rejected(rejection) => return Err(*rejection),
+            Admission::Rejected(mut rejection) => {
+                rejection.help.clone_from(&settings.help);
+                return Err(*rejection);
+            }
         };
         Ok(Self { settings: settings.clone(), admitted, usage: None, method: request.method.clone() })
     }

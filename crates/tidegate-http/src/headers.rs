@@ -1,5 +1,6 @@
 //! Response headers that report the limits to the client.
 
+mod by_unit;
 mod header_values;
 mod named;
 
@@ -21,10 +22,11 @@ const X_SHADOW: HeaderName = HeaderName::from_static("x-ratelimit-shadow");
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-/// The headers of an admitted request.
+/// Returns the names of the headers of an admitted request.
 #[cfg(feature = "actix")]
-pub(super) const REPORTED: [HeaderName; 6] =
-    [X_LIMIT, X_REMAINING, X_RESET, X_SHADOW, RATELIMIT, RATELIMIT_POLICY];
+pub(super) fn reported_names() -> impl Iterator<Item = HeaderName> {
+    [X_LIMIT, X_REMAINING, X_RESET, X_SHADOW, RATELIMIT, RATELIMIT_POLICY].into_iter().chain(by_unit::names())
+}
 
 /// Selects the headers that report the limits, on the response to each request that was checked. Limits in
 /// shadow mode are reported only by [`shadow`](Self::shadow).
@@ -34,7 +36,9 @@ pub(super) const REPORTED: [HeaderName; 6] =
 /// | [`x_ratelimit`](Self::x_ratelimit) | `X-RateLimit-Limit: 100`, `X-RateLimit-Remaining: 99`, `X-RateLimit-Reset: 60` |
 /// | [`Draft::Eleven`] | `RateLimit-Policy: "api";q=100;w=60`, `RateLimit: "api";r=99;t=60` |
 /// | [`Draft::Seven`] | `RateLimit-Policy: 100;w=60`, `RateLimit: limit=100, remaining=99, reset=60` |
+/// | [`openai`](Self::openai), not by default | `x-ratelimit-limit-tokens: 40000`, `x-ratelimit-remaining-tokens: 38800`, `x-ratelimit-reset-tokens: 2s`; the same with `-requests` |
 /// | [`retry_after`](Self::retry_after) | `Retry-After: 12`, on rejections |
+/// | [`wait_name`](Self::wait_name), not by default | `X-RateLimit-Retry-After: 12`, on rejections |
 /// | [`shadow`](Self::shadow), not by default | `X-RateLimit-Shadow: "login";r=0;t=12;denied, "api";r=99;t=60` |
 ///
 /// All times are seconds from now, rounded up, so that a client that retries then is not too early.
@@ -62,7 +66,11 @@ pub(super) const REPORTED: [HeaderName; 6] =
 pub struct Headers {
     x_ratelimit: bool,
     draft: Option<Draft>,
-    pub(super) retry_after: bool,
+    openai: bool,
+    retry_after: bool,
+    wait_name: Option<&'static str>,
+    #[cfg(feature = "rules")]
+    pub(super) rule_paths: bool,
     shadow: bool,
     jitter_s: u64,
 }
@@ -81,13 +89,23 @@ impl Headers {
     /// Sends X-RateLimit, draft 11 and Retry-After.
     #[must_use]
     pub const fn new() -> Self {
-        Self { x_ratelimit: true, draft: Some(Draft::Eleven), retry_after: true, shadow: false, jitter_s: 0 }
+        Self { x_ratelimit: true, draft: Some(Draft::Eleven), retry_after: true, ..Self::none() }
     }
 
     /// Sends no header.
     #[must_use]
     pub const fn none() -> Self {
-        Self { x_ratelimit: false, draft: None, retry_after: false, shadow: false, jitter_s: 0 }
+        Self {
+            x_ratelimit: false,
+            draft: None,
+            openai: false,
+            retry_after: false,
+            wait_name: None,
+            #[cfg(feature = "rules")]
+            rule_paths: false,
+            shadow: false,
+            jitter_s: 0,
+        }
     }
 
     /// Sets whether to send `X-RateLimit-Limit`, `-Remaining` and `-Reset`.
@@ -104,10 +122,56 @@ impl Headers {
         self
     }
 
+    /// Sets whether to send the headers of OpenAI's API, which clients of language models read:
+    /// `x-ratelimit-{limit,remaining,reset}-{requests,tokens}`. The [unit](crate::GateRule::quota_unit) of a rule assigns
+    /// it: `requests`, which is the default, or `tokens`. Limits of other units, such as money, and in-flight limits are
+    /// not reported. Of several limits of one unit, the one that binds is.
+    ///
+    /// The reset time is the one of `X-RateLimit-Reset`, written as `1s`, `6m0s` or `24h0m0s`.
+    ///
+    /// Default: off.
+    #[must_use]
+    pub const fn openai(mut self, is_sent: bool) -> Self {
+        self.openai = is_sent;
+        self
+    }
+
     /// Sets whether rejections carry `Retry-After`.
     #[must_use]
     pub const fn retry_after(mut self, is_sent: bool) -> Self {
         self.retry_after = is_sent;
+        self
+    }
+
+    /// Also sends the wait of a rejection under this name, as whole seconds like `Retry-After`: for clients that read
+    /// `x-ratelimit-retry-after`, for example. [`retry_after(false)`](Self::retry_after) leaves only this one.
+    ///
+    /// Default: none.
+    ///
+    /// # Panics
+    ///
+    /// If the name is not that of a header, in lower case.
+    #[must_use]
+    #[track_caller]
+    pub fn wait_name(mut self, name: &'static str) -> Self {
+        let is_valid = HeaderName::from_lowercase(name.as_bytes()).is_ok();
+        assert!(
+            is_valid,
+            "{name:?} is not the name of a header in lower case, such as x-ratelimit-retry-after"
+        );
+        self.wait_name = Some(name);
+        self
+    }
+
+    /// Sets whether responses name a rule from files by its path, such as `api.path_/login.user`, if it has no `name`.
+    /// Paths tell clients what the rules match.
+    ///
+    /// Default: off. The name is then the limit as text, such as `100/min`, and limits of equal texts are reported as
+    /// one, the one that binds.
+    #[cfg(feature = "rules")]
+    #[must_use]
+    pub const fn rule_paths(mut self, are_sent: bool) -> Self {
+        self.rule_paths = are_sent;
         self
     }
 
@@ -152,6 +216,25 @@ impl Headers {
         self.of_policy(Policy::new(gate, None), decision)
     }
 
+    /// Does the same as [`of`](Self::of) with the unit of a [rule](crate::GateRule::quota_unit), such as `tokens`.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::Error> {
+    /// use tidegate::{Limiter, Quota, Rate};
+    /// use tidegate_http::Headers;
+    ///
+    /// let gate = Limiter::in_memory().gate("tokens", Quota::token_bucket(600, Rate::per_minute(600)));
+    /// let decision = gate.check_cost("tenant:7", 450).await?;
+    /// let headers = Headers::none().openai(true).of_unit(&gate, "tokens", &decision);
+    /// assert_eq!(headers["x-ratelimit-remaining-tokens"], "150");
+    /// assert_eq!(headers["x-ratelimit-reset-tokens"], "45s");
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn of_unit(&self, gate: &Gate, unit: &str, decision: &Decision) -> HeaderMap {
+        self.of_policy(Policy { unit: Some(unit.into()), ..Policy::new(gate, None) }, decision)
+    }
+
     /// Does the same as [`of`](Self::of) by the quota that decided. For keys of which an operator's
     /// [override](tidegate::Control::set_override) can set another window: [`Gate::effective_quota`].
     #[must_use]
@@ -159,16 +242,24 @@ impl Headers {
         self.of_policy(Policy::of_quota(Some(*quota), None), decision)
     }
 
-    fn of_policy(&self, policy: Policy, decision: &Decision) -> HeaderMap {
+    pub(super) fn of_policy(&self, policy: Policy, decision: &Decision) -> HeaderMap {
         let mut headers = HeaderMap::new();
         let policy = Policy { is_shadow: decision.is_shadow(), ..policy };
         let wait = (!decision.is_allowed()).then(|| self.jittered_wait(decision.retry_after()));
         let all = AllDecision::of_each([decision.clone()]);
         self.write(&mut headers, &HeaderValues { decision: &all, policies: &[policy], wait });
-        if let (true, Some(wait)) = (self.retry_after, wait) {
-            headers.insert(RETRY_AFTER, wait.as_secs().into());
+        if let Some(wait) = wait {
+            self.write_wait(&mut headers, wait);
         }
         headers
+    }
+
+    /// Writes the wait of a rejection. A response of the user's own may have set it.
+    pub(super) fn write_wait(&self, headers: &mut HeaderMap, wait: Duration) {
+        let names = [self.retry_after.then_some(RETRY_AFTER), self.wait_name.map(HeaderName::from_static)];
+        for name in names.into_iter().flatten() {
+            headers.entry(name).or_insert(wait.as_secs().into());
+        }
     }
 
     /// Returns the retry time to report: whole seconds, at least 1, plus jitter.
@@ -209,6 +300,9 @@ impl Headers {
     pub(super) fn write(&self, headers: &mut HeaderMap, values: &HeaderValues<'_>) {
         let mut fields = Fields::default();
         self.write_single(headers, values, &mut fields);
+        if self.openai {
+            by_unit::write(headers, values, &mut fields);
+        }
         if self.draft == Some(Draft::Eleven) {
             named::write(values, &DRAFT_11, &mut fields);
         }

@@ -295,6 +295,14 @@ impl RateLimitLayer {
         self.set(|settings| settings.headers = headers)
     }
 
+    /// Adds a link to rejections, by which clients find help or a contact, such as the page that documents the limits.
+    ///
+    /// Default: none.
+    #[must_use]
+    pub fn help(self, link: &str) -> Self {
+        self.set(|settings| settings.help = Some(link.into()))
+    }
+
     /// Holds a request that would be denied until it is admitted, for at most `max_wait`. At most
     /// `max_waiting` requests wait in this process. A request that is certain to wait longer is denied at once, as
     /// is one at a gate that an operator has closed.

@@ -2,6 +2,8 @@
 // The first definition of a label applies: here, links of the README lead to items.
 //! [tidegate]: tidegate
 //! [http.md]: crate::guide::http
+#![cfg_attr(feature = "rules", doc = "[by-country.md]: crate::guide::by_country")]
+#![cfg_attr(all(feature = "axum", feature = "calendar"), doc = "[llm.md]: crate::guide::llm")]
 //! [request-keys.md]: crate::guide::request_keys
 #![cfg_attr(feature = "client", doc = "[outgoing.md]: crate::guide::outgoing")]
 //! [getting-started.md]: tidegate::guide::getting_started
@@ -57,7 +59,8 @@
 //!
 //! With the feature `rules`, [`RateLimitLayer::with_rules`] takes the gates from rules files, which can
 //! [reload on changes](tidegate_rules::ReloadingRules). The descriptors of a request come from the file or from
-//! a closure ([`Descriptors`]). Responses name the limit by the rule's `name`, or else by its path. Handlers
+//! a closure ([`Descriptors`]). Responses name the limit by the rule's `name`, or else by the limit as text; by the rule's path if
+//! [`Headers::rule_paths`] asks for it. Handlers
 //! find the [`RulesDecision`](tidegate_rules::RulesDecision) in the request's extensions; the closure of
 //! [`RateLimitLayer::on_rejection`] finds it in [`Rejection::rules_decision`].
 //!
@@ -115,6 +118,7 @@ mod in_flight;
 mod key;
 mod layer;
 mod missing_key;
+mod model_request;
 mod pending_charge;
 mod policy;
 mod rejection;
@@ -147,6 +151,7 @@ pub use self::headers::{Draft, Headers};
 pub use self::key::{ClientIp, Key, PeerAddr, ToNetwork};
 pub use self::layer::RateLimitLayer;
 pub use self::missing_key::MissingKey;
+pub use self::model_request::{ModelRequest, ModelRequestError};
 pub use self::rejection::{OnClosed, Reason, Rejection};
 pub use self::request_permits::RequestPermits;
 pub use self::service::{RateLimit, ResponseFuture};
@@ -172,6 +177,20 @@ pub mod guide {
     /// [runbook.md]: tidegate::guide#other-pages
     #[doc = include_str!("../docs/request-keys.md")]
     pub mod request_keys {}
+
+    /// [request-keys.md]: crate::guide::request_keys
+    /// [rules.md]: tidegate_rules::guide::rules
+    /// [leases.md]: tidegate::guide::leases
+    /// [gates.md]: tidegate::guide::gates
+    #[cfg(feature = "rules")]
+    #[doc = include_str!("../docs/by-country.md")]
+    pub mod by_country {}
+
+    /// [reservations.md]: tidegate::guide::reservations
+    /// [failures.md]: tidegate::guide::failures
+    #[cfg(all(feature = "axum", feature = "calendar"))]
+    #[doc = include_str!("../docs/llm.md")]
+    pub mod llm {}
 
     #[cfg(feature = "client")]
     #[doc = include_str!("../docs/outgoing.md")]

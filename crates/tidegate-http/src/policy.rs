@@ -93,10 +93,14 @@ impl Policy {
         Self { window_s: Some(whole_seconds(window)), ..Self::of_quota(None, Some(name)) }
     }
 
+    pub(super) fn unit(&self) -> &str {
+        let default = if self.window_s.is_some() { REQUESTS } else { CONCURRENT_REQUESTS };
+        self.unit.as_deref().unwrap_or(default)
+    }
+
     /// Returns the unit to report, or `None` for the default of the drafts, requests.
     pub(super) fn reported_unit(&self) -> Option<&str> {
-        let default = if self.window_s.is_some() { REQUESTS } else { CONCURRENT_REQUESTS };
-        Some(self.unit.as_deref().unwrap_or(default)).filter(|unit| *unit != REQUESTS)
+        Some(self.unit()).filter(|unit| *unit != REQUESTS)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Rejected requests: the reason, the status and the message for the client.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -28,6 +29,7 @@ pub struct Rejection {
     pub(super) shadow_limits: String,
     /// The layer's headers.
     pub(super) headers: Headers,
+    pub(super) help: Option<Arc<str>>,
     #[cfg(feature = "rules")]
     pub(super) rules_decision: Option<Box<RulesDecision>>,
 }
@@ -161,6 +163,7 @@ impl Rejection {
             policies: Policies::new(),
             shadow_limits: String::new(),
             headers: Headers::new(),
+            help: None,
             #[cfg(feature = "rules")]
             rules_decision: None,
         }
@@ -169,6 +172,13 @@ impl Rejection {
     #[cfg(feature = "rules")]
     pub(super) fn with_rules_decision(self, decision: Option<RulesDecision>) -> Self {
         Self { rules_decision: decision.map(Box::new), ..self }
+    }
+
+    /// Adds a link by which the client finds help or a contact: `help` in JSON, a line of text, a link of gRPC's error
+    /// details. As [`RateLimitLayer::help`](crate::RateLimitLayer::help), for a handler that checks a gate itself.
+    #[must_use]
+    pub fn with_help(self, link: &str) -> Self {
+        Self { help: Some(link.into()), ..self }
     }
 
     /// Returns the reason for the rejection.

@@ -4,7 +4,7 @@
 mod grpc;
 mod problem;
 
-use http::header::{CACHE_CONTROL, RETRY_AFTER};
+use http::header::CACHE_CONTROL;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response};
 use smallvec::smallvec;
@@ -22,8 +22,9 @@ const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 pub(super) async fn reject<B>(
     settings: &LayerSettings,
     parts: Parts,
-    rejection: Rejection,
+    mut rejection: Rejection,
 ) -> Response<ResponseBody<B>> {
+    rejection.help.clone_from(&settings.help);
     let mut response = match &settings.responder {
         Some(respond) => respond(parts, rejection.clone()).await,
         None => rejection.response(&parts).map(body::boxed),
@@ -107,8 +108,8 @@ impl Rejection {
             self.headers.write(headers, &HeaderValues { decision, policies, wait });
         }
         self.headers.write_shadow(headers, &self.shadow_limits);
-        if let (true, true, Some(wait)) = (self.headers.retry_after, is_error, self.retry_after()) {
-            headers.entry(RETRY_AFTER).or_insert(wait.as_secs().into());
+        if let (true, Some(wait)) = (is_error, self.retry_after()) {
+            self.headers.write_wait(headers, wait);
         }
     }
 }

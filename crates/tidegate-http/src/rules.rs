@@ -1,9 +1,12 @@
 //! Admission under rules from files.
 
+use std::sync::Arc;
+
 use futures_util::future::{BoxFuture, join, join_all};
+use http::HeaderMap;
 use http::request::Parts;
-use tidegate::{AllDecision, Check, Decision, Error, Permit};
-use tidegate_rules::{Plan, PlannedCheck, Rule, RulesDecision};
+use tidegate::{AllDecision, Check, Decision, Error, Permit, Quota};
+use tidegate_rules::{Plan, PlannedCheck, Rule, RuleOutcome, RulesDecision};
 
 use super::admission::Admission;
 use super::check_group::CheckGroup;
@@ -110,7 +113,7 @@ impl RequestChecks {
         self.charges_each = plan.charges_each();
         self.checks.reserve_exact(plan.checks().len());
         for check in plan.checks() {
-            let name = plan.rule(check).map(|rule| rule.shown().clone());
+            let name = plan.rule(check).map(|rule| settings.headers.name_of(rule, check.gate().quota()));
             self.checks.push(check_of(check));
             self.policies.push(Policy::new(check.gate(), name));
             self.charges.push(settings.charge.clone());
@@ -118,7 +121,8 @@ impl RequestChecks {
         self.shadow_checks.extend(plan.shadow_checks().iter().map(check_of));
         self.static_denials.extend(plan.static_denials().map(|(outcome, decision)| {
             let rule = outcome.rule();
-            let name = rule.map_or_else(|| decision.gate().into(), |rule| rule.shown().clone());
+            let name = |rule| settings.headers.name_of(rule, outcome.quota());
+            let name = rule.map_or_else(|| decision.gate().into(), name);
             let policy = match outcome.quota() {
                 None if !rule.is_some_and(Rule::is_in_flight) => {
                     Policy::for_zero_limit(name, decision.retry_after())
@@ -127,6 +131,21 @@ impl RequestChecks {
             };
             (decision.clone(), policy)
         }));
+    }
+}
+
+impl Headers {
+    /// Does the same as [`of_quota`](Self::of_quota) for a decision by rules: the name of the limit is that of the rule, as
+    /// in responses of [`RateLimitLayer::with_rules`](crate::RateLimitLayer::with_rules).
+    #[must_use]
+    pub fn of_rule(&self, outcome: &RuleOutcome, quota: &Quota, decision: &Decision) -> HeaderMap {
+        let name = outcome.rule().map(|rule| self.name_of(rule, outcome.quota()));
+        self.of_policy(Policy::of_quota(Some(*quota), name), decision)
+    }
+
+    /// Returns the name of a rule for clients. `quota`: that decided.
+    fn name_of(&self, rule: &Rule, quota: Option<Quota>) -> Arc<str> {
+        if self.rule_paths { rule.shown().clone() } else { rule.neutral_name(quota) }
     }
 }
 

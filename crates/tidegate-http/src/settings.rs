@@ -62,6 +62,8 @@ pub(super) struct LayerSettings {
     pub(super) charge: Charge,
     pub(super) headers: Headers,
     pub(super) responder: Option<Responder>,
+    /// Where clients find help with rejections.
+    pub(super) help: Option<Arc<str>>,
     pub(super) wait_queue: Option<WaitQueue>,
     #[cfg(feature = "actix")]
     pub(super) copied_extensions: Vec<CopyExtension>,

@@ -14,6 +14,7 @@ mod headers;
 mod in_flight;
 mod languages;
 mod llm;
+mod llm_budgets;
 mod nested;
 mod outage;
 mod passing;

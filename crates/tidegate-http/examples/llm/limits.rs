@@ -2,20 +2,20 @@
 
 use std::time::Duration;
 
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::Response;
 use serde_json::{Value, json};
-use tidegate::{Error, Gate, Limiter, Quota, Settlement, Token};
+use tidegate::quota::Calendar;
+use tidegate::{AllDecision, Error, Gate, Limiter, Quota, Settlement, Token};
+use tidegate_http::Headers;
 
 use super::failure;
 
-/// The ttl of a hold: after it, units of the day's budget return if no process has settled them.
-pub(super) const LONGEST_ANSWER: Duration = Duration::from_secs(10 * 60);
+/// The ttl of a hold: after it, units of the month's budget return if no process has settled them.
 pub(super) const LONGEST_JOB: Duration = Duration::from_secs(24 * 3_600);
 
 const MINUTE: Duration = Duration::from_secs(60);
-const DAY: Duration = Duration::from_secs(24 * 3_600);
-/// Prices in micro-dollars.
+/// Prices in dollars per million tokens, which are micro-dollars per token.
 const INPUT_PRICE: u64 = 3;
 const OUTPUT_PRICE: u64 = 15;
 const NAMES: [&str; 4] = ["requests", "input_tokens", "output_tokens", "micro_usd"];
@@ -48,14 +48,20 @@ impl Limits {
             Quota::fixed_window(60, MINUTE),
             Quota::fixed_window(4_000, MINUTE),
             Quota::fixed_window(2_000, MINUTE),
-            Quota::fixed_window(1_000_000, DAY).aligned_to_clock(),
+            Quota::calendar_window(10_000_000, Calendar::MONTH),
         ];
-        let gates = [0, 1, 2, 3].map(|at| limiter.gate(NAMES[at], quotas[at]));
+        // Units of ended holds return at the next look at the gate, also of `/usage`.
+        let gates = [0, 1, 2, 3].map(|at| limiter.gate(NAMES[at], quotas[at]).holds());
         Self { limiter, gates }
     }
 
-    /// Reserves all units or none. Returns the response for a denial.
-    pub(super) async fn reserve(&self, tenant: &str, units: Units, ttl: Duration) -> Result<Token, Response> {
+    /// Reserves all units or none. Returns the token and the headers of the response, or the response for a denial.
+    pub(super) async fn reserve(
+        &self,
+        tenant: &str,
+        units: Units,
+        ttl: Duration,
+    ) -> Result<(Token, HeaderMap), Response> {
         // A random id of this request: a reservation whose reply is lost is repeated, and charged once.
         let id: [u8; 16] = rand::random();
         let checks = || self.gates.iter().zip(units.0).map(|(gate, units)| gate.key(tenant).cost(units));
@@ -65,13 +71,25 @@ impl Limits {
             reserved => reserved,
         };
         let (decision, token) = reserved.map_err(|error| undecided(&error))?.into_parts();
-        token.ok_or_else(|| {
+        let headers = self.headers(&decision);
+        let token = token.ok_or_else(|| {
             let seconds = decision.retry_after().as_secs_f64().ceil();
             let message = format!("{}: the limit is used up", decision.binding().gate());
             let mut response = failure(StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded", &message);
             response.headers_mut().insert(header::RETRY_AFTER, (seconds as u64).into());
+            response.headers_mut().extend(headers.clone());
             response
-        })
+        })?;
+        Ok((token, headers))
+    }
+
+    /// Returns the headers by which clients of OpenAI know the limits of requests and of tokens.
+    fn headers(&self, decision: &AllDecision) -> HeaderMap {
+        let [requests, input, output] = [0, 1, 2].map(|at| (&self.gates[at], &decision.each_alone()[at]));
+        let tokens = if input.1.is_tighter_than(output.1) { input } else { output };
+        let units = [(requests, "requests"), (tokens, "tokens")];
+        let of_unit = |((gate, decision), unit)| Headers::none().openai(true).of_unit(gate, unit, decision);
+        units.into_iter().flat_map(of_unit).filter_map(|(name, value)| Some((name?, value))).collect()
     }
 
     /// Charges the usage. While Redis is away, the limiter settles in the background.

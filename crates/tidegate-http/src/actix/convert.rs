@@ -8,7 +8,7 @@ use bytes::{BufMut, BytesMut};
 use http::{Request, Response, request, response};
 
 use crate::admitted::Report;
-use crate::headers::REPORTED;
+use crate::headers::reported_names;
 
 /// Returns the head of a request, without extensions.
 ///
@@ -66,7 +66,7 @@ fn to_http(headers: &HeaderMap) -> Result<http::HeaderMap, http::Error> {
 /// while HTTP/2 remembers it to compress the next responses.
 pub(super) fn write_report(report: &Report, headers: &mut HeaderMap) -> Result<(), Error> {
     let mut reported = http::HeaderMap::new();
-    for name in REPORTED {
+    for name in reported_names() {
         // The values of an inner layer.
         for value in headers.remove(name.as_str()) {
             let value = http::HeaderValue::from_bytes(value.as_bytes());

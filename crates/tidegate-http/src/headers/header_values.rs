@@ -29,7 +29,7 @@ impl HeaderValues<'_> {
     }
 
     /// Returns the indices of the limits to report that have a window: not those of in-flight limits.
-    fn with_window(&self) -> impl Iterator<Item = usize> {
+    pub(super) fn with_window(&self) -> impl Iterator<Item = usize> {
         self.reported().filter(move |&at| self.policies[at].window_s.is_some())
     }
 

@@ -18,12 +18,16 @@ pub(super) fn build(rejection: &Rejection, request: &Parts) -> Option<Response<S
         Reason::TooCostly(_) => Code::OutOfRange,
         Reason::Closed(_) | Reason::Failed(_) => Code::Unavailable,
     };
-    let status = match rejection.retry_after() {
-        Some(wait) => {
-            let details = ErrorDetails::with_retry_info(Some(wait));
-            Status::with_error_details(code, rejection.message(), details)
-        }
-        None => Status::new(code, rejection.message()),
+    let mut details = ErrorDetails::new();
+    if let Some(wait) = rejection.retry_after() {
+        details.set_retry_info(Some(wait));
+    }
+    if let Some(link) = &rejection.help {
+        details.add_help_link("help", &**link);
+    }
+    let status = match rejection.retry_after().is_none() && rejection.help.is_none() {
+        true => Status::new(code, rejection.message()),
+        false => Status::with_error_details(code, rejection.message(), details),
     };
     let mut response = status.into_http();
     response.headers_mut().insert(CONTENT_TYPE, content_type);

@@ -15,7 +15,8 @@ const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 /// Builds the response to a rejected request: a problem in JSON, or text.
 pub(super) fn build(rejection: &Rejection, prefers_text: bool) -> Response<String> {
     let (content_type, body) = if prefers_text {
-        (TEXT, format!("{}\n", rejection.message()))
+        let help = rejection.help.as_ref().map(|link| format!("Help: {link}\n")).unwrap_or_default();
+        (TEXT, format!("{}\n{help}", rejection.message()))
     } else {
         (PROBLEM, Problem::new(rejection).to_json())
     };
@@ -39,6 +40,8 @@ struct Problem<'a> {
     violated_policies: Option<Vec<&'a str>>,
     #[serde(flatten)]
     excess: Option<Excess<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    help: Option<&'a str>,
 }
 
 /// A cost above a limit, which a client can correct.
@@ -87,8 +90,8 @@ impl<'a> Problem<'a> {
             Reason::TooCostly(error) => Excess::new(rejection, error),
             _ => None,
         };
-        let detail = rejection.message();
-        Self { kind, title, status: status.as_u16(), detail, violated_policies, excess }
+        let (detail, help) = (rejection.message(), rejection.help.as_deref());
+        Self { kind, title, status: status.as_u16(), detail, violated_policies, excess, help }
     }
 
     fn to_json(&self) -> String {
@@ -216,10 +219,17 @@ mod tests {
     fn text_round_trips_through_json() {
         let text = "a \"b\" \\ c\n\u{1} ä \u{1f30a} \u{7f}";
         let violated_policies = Some(vec![text]);
-        let problem =
-            Problem { kind: text, title: text, status: 429, detail: text, violated_policies, excess: None };
+        let problem = Problem {
+            kind: text,
+            title: text,
+            status: 429,
+            detail: text,
+            violated_policies,
+            excess: None,
+            help: Some(text),
+        };
         let json: serde_json::Value = serde_json::from_str(&problem.to_json()).unwrap();
-        for member in ["type", "title", "detail"] {
+        for member in ["type", "title", "detail", "help"] {
             assert_eq!(json[member], text, "{member}");
         }
         assert_eq!(json["violated-policies"][0], text);
@@ -234,6 +244,7 @@ mod tests {
             detail: "d",
             violated_policies: Some(vec!["a", "b"]),
             excess: None,
+            help: None,
         };
         assert_eq!(
             problem.to_json(),

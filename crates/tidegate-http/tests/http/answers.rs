@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::{Method, Request, Response, StatusCode};
 use serde_json::json;
 use tidegate::{Limiter, ManualClock, Quota, Rate, Stub};
-use tidegate_http::{GateRule, Headers, Key, RateLimitLayer, Reason};
+use tidegate_http::{GateRule, Headers, Key, RateLimitLayer, Reason, Rejection};
 use tonic::Code;
 use tonic_types::StatusExt;
 
@@ -57,6 +57,30 @@ async fn denial_body_is_problem_json_or_plain_text() {
         "The limit \"login\" of 1 in 3600 seconds is exceeded. Try again in 3600 seconds.\n"
     );
     assert_eq!(get_accepting(&tested, "application/json").await.body, problem.body);
+}
+
+#[tokio::test]
+async fn rejection_has_the_link_to_help_in_each_of_its_forms() {
+    const LINK: &str = "https://shop.example/limits";
+    let tested = exhausted(|layer| layer.help(LINK)).await;
+    let problem: serde_json::Value = serde_json::from_str(&tested.get("a").await.body).unwrap();
+    assert_eq!(problem["help"], LINK);
+    let text = get_accepting(&tested, "text/plain").await.body;
+    assert!(text.ends_with(&format!(" Try again in 3600 seconds.\nHelp: {LINK}\n")), "{text}");
+    let reply = tested.send(grpc("a", "application/grpc")).await;
+    let status = tonic::Status::from_header_map(&reply.headers).unwrap();
+    assert!(status.get_details_retry_info().is_some());
+    assert_eq!(status.get_details_help().unwrap().links[0].url, LINK);
+    // A handler that decides itself, by the layer or by the gate.
+    let gate = Limiter::in_memory().gate("mail", Quota::fixed_window(1, HOUR));
+    let layer = RateLimitLayer::new(gate.clone(), by_key()).help(LINK);
+    let (parts, _) = request("a").into_parts();
+    assert!(layer.admit(&parts).await.is_ok());
+    let Err(by_layer) = layer.admit(&parts).await else { panic!("a second request was admitted") };
+    let by_gate = Rejection::of(&gate, gate.check("a").await.unwrap()).with_help(LINK);
+    for rejection in [by_layer, by_gate] {
+        assert!(rejection.response(&parts).body().contains(&format!("\"help\":\"{LINK}\"")));
+    }
 }
 
 #[tokio::test]

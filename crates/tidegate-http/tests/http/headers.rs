@@ -7,7 +7,9 @@ use proptest::prelude::*;
 use tidegate::{Limiter, ManualClock, Quota, Rate};
 use tidegate_http::{Draft, GateRule, Headers, Key, RateLimitLayer};
 
-use super::fixture::{Limit, Reply, Tested, by_key, unescaped};
+use tower::{Layer, ServiceExt, service_fn};
+
+use super::fixture::{Limit, Reply, Tested, by_key, request, unescaped};
 use crate::support::fixture::quotas;
 use crate::support::world::World;
 
@@ -60,6 +62,73 @@ async fn calendar_window_is_reported_with_its_mean_length_and_its_exact_end() {
         let expected = (status == StatusCode::TOO_MANY_REQUESTS).then(|| seconds.to_string());
         assert_eq!(reply.header("retry-after").map(str::to_owned), expected);
     }
+}
+
+/// The groups that clients of OpenAI read. Limits of other units, and in-flight limits, are in neither.
+#[tokio::test]
+async fn openai_headers_report_requests_and_tokens_by_the_units_of_the_rules() {
+    let limiter = Limiter::in_memory_with(ManualClock::new());
+    let minute = |units| Quota::token_bucket(units, Rate::per_minute(units));
+    let rules = || {
+        let rule = |name, quota| GateRule::new(limiter.gate(name, quota), by_key());
+        [
+            rule("requests", minute(60)),
+            rule("input", minute(40_000)).quota_unit("tokens").cost(|_| 1_000),
+            rule("output", minute(8_000)).quota_unit("tokens").cost(|_| 2_000),
+            rule("money", minute(5)).quota_unit("micro-usd").cost(|_| 5),
+            rule("daily", Quota::fixed_window(400, 24 * HOUR)),
+            rule("open", Quota::in_flight(1)),
+        ]
+    };
+    let groups = |reply: &Reply| {
+        ["limit", "remaining", "reset"].map(|value| {
+            ["requests", "tokens"]
+                .map(|unit| reply.header(&format!("x-ratelimit-{value}-{unit}")).unwrap().to_owned())
+        })
+    };
+    let tested = Tested::new(RateLimitLayer::of(rules()).headers(Headers::none().openai(true)));
+    let reply = tested.get("a").await;
+    assert_eq!(groups(&reply), [["60", "8000"], ["59", "6000"], ["1s", "15s"]]);
+    assert_eq!(reply.headers.len(), 6, "{:?}", reply.headers);
+    // The money binds, and the groups still report their own limits.
+    let denied = tested.get("a").await;
+    assert_eq!(denied.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(groups(&denied), [["60", "8000"], ["59", "6000"], ["1s", "15s"]]);
+    let none = Tested::new(RateLimitLayer::of(rules())).get("b").await;
+    assert_eq!(none.header("x-ratelimit-limit-tokens"), None, "off by default");
+    // Of nested layers, the tighter limit of a unit is reported.
+    let outer = RateLimitLayer::of(rules().into_iter().skip(4).take(1)).headers(Headers::none().openai(true));
+    let inner = RateLimitLayer::of(rules().into_iter().take(3)).headers(Headers::none().openai(true));
+    let nested = outer.layer(inner.layer(service_fn(async |_: http::Request<String>| {
+        Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
+    })));
+    let response = nested.oneshot(request("c")).await.unwrap();
+    assert_eq!(response.headers()["x-ratelimit-limit-requests"], "60");
+    assert_eq!(response.headers()["x-ratelimit-limit-tokens"], "8000");
+}
+
+#[tokio::test]
+async fn wait_is_also_sent_under_another_name() {
+    let limiter = Limiter::in_memory_with(ManualClock::new());
+    for (name, headers, is_standard) in [
+        ("api", Headers::new().wait_name("x-ratelimit-retry-after"), true),
+        ("web", Headers::new().wait_name("x-ratelimit-retry-after").retry_after(false), false),
+    ] {
+        let tested = Tested::new(RateLimitLayer::of([hour(&limiter, name, 1)]).headers(headers));
+        assert_eq!(tested.get("a").await.header("x-ratelimit-retry-after"), None);
+        let denied = tested.get("a").await;
+        assert_eq!(denied.header("x-ratelimit-retry-after"), Some("3600"));
+        assert_eq!(denied.header("retry-after"), is_standard.then_some("3600"));
+        let gate = limiter.gate(name, Quota::fixed_window(1, HOUR));
+        let of_gate = headers.of(&gate, &gate.check("a").await.unwrap());
+        assert_eq!(of_gate["x-ratelimit-retry-after"], "3600");
+    }
+}
+
+#[test]
+#[should_panic(expected = "\"X-Wait\" is not the name of a header in lower case")]
+fn wait_name_in_upper_case_panics_where_it_is_set() {
+    let _ = Headers::new().wait_name("X-Wait");
 }
 
 #[tokio::test]

@@ -10,34 +10,48 @@ const WORKER_KEY: &str = "a worker of the tests";
 const SECRETS: [(&str, &str); 2] =
     [("WORKER_KEY", WORKER_KEY), ("RESERVATION_SECRET", "a reservation secret of the tests")];
 
-struct Gateway {
-    /// Two processes.
-    examples: [Example; 2],
+pub(super) struct Gateway {
+    /// Two processes; `None` for one that was killed.
+    examples: [Option<Example>; 2],
     client: reqwest::Client,
     server: Server,
 }
 
 impl Gateway {
     fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    pub(super) fn start_with(variables: &[(&str, &str)]) -> Self {
         let server = Server::process(&[]).unwrap();
-        let examples = [0, 1].map(|_| Example::start_with("llm", server.url(), &SECRETS));
+        let variables = [&SECRETS, variables].concat();
+        let examples = [0, 1].map(|_| Some(Example::start_with("llm", server.url(), &variables)));
         Self { examples, client: reqwest::Client::new(), server }
     }
 
-    async fn post(&self, process: usize, path: &str, body: &Value) -> reqwest::Response {
-        let url = format!("http://{}{path}", self.examples[process].address);
+    pub(super) fn kill(&mut self, process: usize) {
+        self.examples[process] = None;
+    }
+
+    fn url(&self, process: usize, path: &str) -> String {
+        let example = self.examples[process].as_ref().unwrap();
+        format!("http://{}{path}", example.address)
+    }
+
+    pub(super) async fn post(&self, process: usize, path: &str, body: &Value) -> reqwest::Response {
+        let url = self.url(process, path);
         self.client.post(url).header("x-tenant", "acme").body(body.to_string()).send().await.unwrap()
     }
 
     async fn finish(&self, done: &Value, worker_key: &str) -> reqwest::Response {
-        let url = format!("http://{}/v1/batches/done", self.examples[0].address);
+        let url = self.url(0, "/v1/batches/done");
         let request = self.client.post(url).header("x-worker-key", worker_key);
         request.body(done.to_string()).send().await.unwrap()
     }
 
     /// Returns requests, input tokens, output tokens and micro-dollars.
-    async fn used(&self) -> [u64; 4] {
-        let url = format!("http://{}/usage", self.examples[0].address);
+    pub(super) async fn used(&self) -> [u64; 4] {
+        let url = self.url(0, "/usage");
         let reply = self.client.get(url).header("x-tenant", "acme").send().await.unwrap();
         let used: Value = serde_json::from_slice(&reply.bytes().await.unwrap()).unwrap();
         ["requests", "input_tokens", "output_tokens", "micro_usd"].map(|name| used[name].as_u64().unwrap())
@@ -48,12 +62,12 @@ impl Gateway {
     }
 }
 
-fn prompt(model: &str, words: usize, max_tokens: u64) -> Value {
+pub(super) fn prompt(model: &str, words: usize, max_tokens: u64) -> Value {
     let text = vec!["word"; words].join(" ");
     json!({ "model": model, "max_tokens": max_tokens, "messages": [{ "content": text }] })
 }
 
-const PATHS: [&str; 2] = ["/v1/chat/completions", "/v1/messages"];
+pub(super) const PATHS: [&str; 2] = ["/v1/chat/completions", "/v1/messages"];
 
 #[tokio::test]
 async fn answers_of_both_apis_are_charged_the_usage_of_their_last_events() {
@@ -61,6 +75,9 @@ async fn answers_of_both_apis_are_charged_the_usage_of_their_last_events() {
     for (path, used) in PATHS.into_iter().zip([[1, 40, 40, 720], [2, 80, 80, 1_440]]) {
         let answer = gateway.post(0, path, &prompt("mini", 40, 900)).await;
         assert_eq!(answer.headers()["content-type"], "text/event-stream");
+        let reported = ["x-ratelimit-limit-tokens", "x-ratelimit-remaining-requests"];
+        let reported = reported.map(|name| answer.headers()[name].to_str().unwrap());
+        assert_eq!(reported, ["2000", if used[0] == 1 { "59" } else { "58" }]);
         let text = answer.text().await.unwrap();
         assert_eq!(text.matches("word ").count(), 40, "{text}");
         gateway.until_used(|now| now == used).await;
@@ -112,17 +129,20 @@ async fn concurrent_requests_are_admitted_no_token_beyond_the_limit() {
 #[tokio::test]
 async fn job_is_settled_by_another_process_after_the_first_has_ended_and_once() {
     let mut gateway = Gateway::start();
-    let submitted = gateway.post(1, "/v1/batches", &prompt("mini", 30, 1_500)).await;
+    let job = prompt("mini", 30, 1_500);
+    let input = job.to_string().len() as u64;
+    let reserved = [1, input, 1_500, 3 * input + 15 * 1_500];
+    let submitted = gateway.post(1, "/v1/batches", &job).await;
     let submitted: Value = serde_json::from_slice(&submitted.bytes().await.unwrap()).unwrap();
-    assert_eq!(gateway.used().await, [1, 50, 1_500, 22_650]);
+    assert_eq!(gateway.used().await, reserved);
     // The process that reserved ends.
-    gateway.examples[1] = Example::start_with("llm", gateway.server.url(), &SECRETS);
+    gateway.examples[1] = Some(Example::start_with("llm", gateway.server.url(), &SECRETS));
     let mut done =
         json!({ "reservation": submitted["reservation"], "input_tokens": 30, "output_tokens": 700 });
     assert_eq!(gateway.finish(&done, "wrong").await.status(), 401);
     let incomplete = json!({ "reservation": submitted["reservation"], "input_tokens": 30 });
     assert_eq!(gateway.finish(&incomplete, WORKER_KEY).await.status(), 400);
-    assert_eq!(gateway.used().await, [1, 50, 1_500, 22_650]);
+    assert_eq!(gateway.used().await, reserved);
     for result in ["settled", "nothing"] {
         let reply = gateway.finish(&done, WORKER_KEY).await;
         assert_eq!(reply.status(), 200);
@@ -139,7 +159,7 @@ async fn job_is_settled_by_another_process_after_the_first_has_ended_and_once() 
 #[tokio::test]
 async fn requests_without_tenant_or_json_are_rejected() {
     let gateway = Gateway::start();
-    let url = format!("http://{}{}", gateway.examples[0].address, PATHS[0]);
+    let url = gateway.url(0, PATHS[0]);
     assert_eq!(gateway.client.post(&url).body("{}").send().await.unwrap().status(), 401);
     assert_eq!(gateway.client.post(&url).body("[").send().await.unwrap().status(), 400);
     assert_eq!(gateway.used().await, [0; 4]);

@@ -7,7 +7,7 @@ mod waiting;
 
 use http::Request;
 use tidegate::Limiter;
-use tidegate_http::RateLimitLayer;
+use tidegate_http::{Headers, RateLimitLayer};
 use tidegate_rules::Rules;
 
 /// Builds a descriptor `api_key` from `x-api-key`, and a descriptor `user` from `x-user`.
@@ -22,9 +22,15 @@ pub(super) fn rules(descriptors: &str) -> Rules {
     Rules::parse("api.yaml", &format!("{BY_HEADERS}{descriptors}")).unwrap()
 }
 
-/// Returns a layer with limits for the descriptors that [`BY_HEADERS`] builds from a request.
+/// Returns a layer with limits for the descriptors that [`BY_HEADERS`] builds from a request. Its responses name rules by
+/// their paths.
 fn layer(limiter: &Limiter, descriptors: &str) -> RateLimitLayer {
-    RateLimitLayer::with_rules(rules(descriptors).bind(limiter), "api").unwrap()
+    layer_of(&rules(descriptors), limiter)
+}
+
+fn layer_of(rules: &Rules, limiter: &Limiter) -> RateLimitLayer {
+    let layer = RateLimitLayer::with_rules(rules.bind(limiter), "api").unwrap();
+    layer.headers(Headers::new().rule_paths(true))
 }
 
 pub(super) fn request(headers: &[(&str, &str)]) -> Request<String> {

@@ -10,7 +10,7 @@ use tidegate_rules::{Descriptor, Mode, RuleResult, Rules, RulesDecision};
 use tonic::Code;
 use tonic_types::StatusExt;
 
-use super::{BY_HEADERS, layer, request, rules};
+use super::{BY_HEADERS, layer, layer_of, request, rules};
 use crate::http::fixture::Tested;
 use crate::support::fixture::{HOUR, builder, calls, limiter};
 
@@ -28,7 +28,7 @@ descriptors:
 ";
 
 #[tokio::test]
-async fn rejection_names_the_rule() {
+async fn rejection_names_the_path_of_the_rule_if_asked_for() {
     let server = tidegate_testkit::shared();
     let tested = Tested::new(layer(&limiter(&server), TWO_AN_HOUR));
     for left in [1, 0] {
@@ -53,6 +53,35 @@ async fn rejection_names_the_rule() {
     assert!(status.get_details_retry_info().unwrap().retry_delay.unwrap() > Duration::ZERO);
     assert_eq!(tested.get("bob").await.status, StatusCode::OK);
     assert_eq!(tested.calls(), 3);
+}
+
+/// Nothing of a rule's path is in a response, unless its author wrote a name, or the service asks for it.
+#[tokio::test]
+async fn responses_tell_the_limits_of_unnamed_rules_and_nothing_else_of_them() {
+    const SECRET: &str = "
+descriptors:
+  - { key: api_key, value: gold-Ünï, rate_limit: { unit: hour, requests_per_unit: 2 } }
+  - { key: user, rate_limit: { name: 'pro users', unit: day, requests_per_unit: 3 } }
+  - { key: user, value: banned, rate_limit: { unit: day, requests_per_unit: 0 } }
+";
+    let limiter = Limiter::in_memory_with(ManualClock::new());
+    let tested = Tested::new(layer(&limiter, SECRET).headers(Headers::new()));
+    let both = || {
+        let mut request = request(&[("x-user", "ann")]);
+        request.headers_mut().insert("x-api-key", "gold-Ünï".parse().unwrap());
+        request
+    };
+    let admitted = tested.send(both()).await;
+    assert_eq!(admitted.header("ratelimit-policy"), Some(r#""2/h";q=2;w=3600, "pro users";q=3;w=86400"#));
+    tested.send(both()).await;
+    let denied = tested.send(both()).await;
+    assert!(denied.body.contains("The limit \\\"2/h\\\" of 2 in 3600 seconds"), "{}", denied.body);
+    let banned = tested.send(request(&[("x-user", "banned")])).await;
+    assert_eq!(banned.header("ratelimit-policy"), Some(r#""0";q=0;w=86400"#));
+    for reply in [&admitted, &denied, &banned] {
+        let all = format!("{:?} {}", reply.headers, reply.body);
+        assert!(!["gold", "api_key", "user.", "banned"].iter().any(|part| all.contains(part)), "{all}");
+    }
 }
 
 #[tokio::test]
@@ -276,8 +305,7 @@ descriptors:
 "
         );
         let rules = Rules::parse("api.yaml", &text).unwrap();
-        let layer = RateLimitLayer::with_rules(rules.bind(&limiter), "api").unwrap();
-        let tested = Tested::new(layer.wait(Duration::from_secs(5), 10));
+        let tested = Tested::new(layer_of(&rules, &limiter).wait(Duration::from_secs(5), 10));
         let both = || request(&[("x-api-key", "k"), ("x-user", "ada")]);
         assert_eq!(tested.send(both()).await.status, StatusCode::OK);
         let waiting = tokio::spawn({
@@ -396,7 +424,7 @@ async fn descriptor_without_hits_denies_beside_shadow_rules_and_gates_and_nothin
             (StatusCode::TOO_MANY_REQUESTS, 3_000),
             "{key}"
         );
-        assert_eq!(denied.header("ratelimit-policy"), Some(r#""api.api_key";q=2;w=3600"#), "{key}");
+        assert_eq!(denied.header("ratelimit-policy"), Some(r#""2/h";q=2;w=3600"#), "{key}");
     }
     assert_eq!(all.key("").peek().await.unwrap().remaining(), 7);
     let user = [Descriptor::new().entry("user", "ada")];
