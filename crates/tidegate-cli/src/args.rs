@@ -322,8 +322,27 @@ pub(crate) enum Rules {
         #[command(flatten)]
         http: HttpRequest,
     },
+    /// Print the limits of a domain for the users of an API
+    Document {
+        #[command(flatten)]
+        files: RuleFiles,
+        /// The domain of the rules
+        #[arg(long, value_name = "NAME")]
+        domain: String,
+        /// The format of the document
+        #[arg(long, default_value = "markdown")]
+        format: DocumentFormat,
+    },
     /// Print a JSON Schema of rule files, for editors
     Schema,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DocumentFormat {
+    /// A page with a table
+    Markdown,
+    /// The extension `x-rate-limits` of an OpenAPI document
+    Openapi,
 }
 
 /// Rule files, and how they are read.

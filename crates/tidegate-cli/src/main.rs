@@ -18,6 +18,7 @@ mod overrides;
 mod quota;
 mod redis_url;
 mod request;
+mod rule_document;
 mod rules;
 mod serve;
 mod state;

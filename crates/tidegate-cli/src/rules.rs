@@ -1,4 +1,4 @@
-//! `rules validate`, `rules explain` and `rules schema`.
+//! `rules validate`, `rules explain`, `rules document` and `rules schema`.
 
 use std::path::PathBuf;
 
@@ -8,8 +8,8 @@ use tidegate_rules::{ConfigError, Descriptor, Explanation, Limit, Loader, Rule, 
 use crate::args::{RuleFiles, Rules};
 use crate::failure::Failure;
 use crate::output::{Output, Text, Tone, warn};
-use crate::serve;
 use crate::units::human;
+use crate::{rule_document, serve};
 
 /// Runs a `rules` command. Returns whether the rules are valid, or whether a rule matches each descriptor.
 pub(crate) fn run(rules: &Rules, out: Output) -> Result<bool, Failure> {
@@ -60,6 +60,12 @@ pub(crate) fn run(rules: &Rules, out: Output) -> Result<bool, Failure> {
             }
             let entries = request.entries()?;
             explain(&rules, request.domain(), &request.descriptors(&entries), out)
+        }
+        Rules::Document { files, domain, format } => {
+            let (loader, path) = read_from(files, out)?;
+            let rules = loader.load(path).map_err(Failure::ConfigErrors)?;
+            rule_document::print(&rules, domain, *format, out)?;
+            Ok(true)
         }
         Rules::Schema => {
             out.verbatim((schema() + "\n").as_bytes())?;

@@ -16,6 +16,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Parser;
+use http::header::RETRY_AFTER;
 use serde_json::{Value, json};
 use tidegate::{Event, Limiter, Observer, OnFailure};
 use tidegate_http::{Draft, Headers};
@@ -177,17 +178,19 @@ fn rules(serve: &Serve, limiter: &Limiter) -> Result<ReloadingRules, Failure> {
 fn server(serve: &Serve, rules: ReloadingRules) -> Server {
     let decisions = &serve.decisions;
     let mut service = RateLimitService::new(rules)
-        .headers(serve.headers.into())
+        .headers(Headers::from(serve.headers).rule_paths(decisions.rule_paths_in_headers))
         .shadow(decisions.shadow)
         .charge_denied(decisions.charge_denied)
         .peeks_pass_at_limit(decisions.peeks_pass_at_limit)
         .request_metadata(decisions.request_metadata)
         .denied_body(&*serve.denied_body);
     if serve.headers == ResponseHeaders::Ratelimit {
-        service = service.header_names(HeaderNames {
+        let headers = Headers::from(serve.headers).retry_after(decisions.wait_header.is_some());
+        service = service.headers(headers).header_names(HeaderNames {
             limit: decisions.limit_header.clone(),
             remaining: decisions.remaining_header.clone(),
             reset: decisions.reset_header.clone(),
+            wait: decisions.wait_header.clone().unwrap_or(RETRY_AFTER),
         });
     }
     let connections = &serve.connections;

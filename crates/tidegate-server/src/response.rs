@@ -113,7 +113,7 @@ pub(crate) fn headers(
         let at = decision.outcomes().iter().position(|outcome| std::ptr::eq(outcome, binding))?;
         let charged = request.descriptors.iter().filter(|descriptor| !descriptor.is_negative_hits);
         let quota = quota(binding, charged.into_iter().nth(at)?)?;
-        Some(headers.of_quota(&quota, &in_window(binding.decision()?)))
+        Some(headers.of_rule(binding, &quota, &in_window(binding.decision()?)))
     });
     let values = written.iter().flatten().filter(|(name, _)| !(is_allowed && *name == RETRY_AFTER));
     let values = values.filter_map(|(name, value)| {
@@ -182,7 +182,7 @@ fn value(json: &Json) -> Value {
     Value { kind: Some(kind) }
 }
 
-/// Names for the headers of [`Headers::x_ratelimit`](tidegate_http::Headers::x_ratelimit).
+/// Names for the headers of [`Headers::x_ratelimit`](tidegate_http::Headers::x_ratelimit), and for `Retry-After`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderNames {
     /// Instead of `X-RateLimit-Limit`.
@@ -191,6 +191,8 @@ pub struct HeaderNames {
     pub remaining: HeaderName,
     /// Instead of `X-RateLimit-Reset`.
     pub reset: HeaderName,
+    /// Instead of `Retry-After`: the wait of a denial in seconds.
+    pub wait: HeaderName,
 }
 
 impl HeaderNames {
@@ -200,6 +202,7 @@ impl HeaderNames {
             "x-ratelimit-limit" => &self.limit,
             "x-ratelimit-remaining" => &self.remaining,
             "x-ratelimit-reset" => &self.reset,
+            "retry-after" => &self.wait,
             _ => name,
         }
     }

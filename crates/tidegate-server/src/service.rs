@@ -13,6 +13,7 @@ use crate::recent_peeks::RecentPeeks;
 use crate::request::RequestDescriptors;
 use crate::response::{self, HeaderNames};
 use crate::service_error::ServiceError;
+use crate::trace;
 
 /// Decides requests of Envoy's rate-limit protocol by rules from files. Cheap to clone.
 ///
@@ -188,6 +189,7 @@ impl RateLimitService {
         if let Some(decision) = charged.as_ref().filter(|_| !self.peeks.has_warned()) {
             self.find_lost_charges(&rules, request, decision);
         }
+        charged.iter().for_each(trace::record);
         let is_allowed = self.is_shadow || charged.as_ref().is_none_or(RulesDecision::is_allowed);
         // Last: an error then leaves units charged. Before, a caller that repeats the request would give back twice.
         let returned = match descriptors.returned.is_empty() {

@@ -8,6 +8,7 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::Response;
+use tidegate_rules::{RuleOutcome, RulesDecision};
 use tracing::field::Empty;
 use tracing::{Instrument, Span, info_span};
 
@@ -69,5 +70,18 @@ fn span(request: &Request) -> Span {
         tracestate = Empty,
         http.response.status_code = Empty,
         rpc.grpc.status_code = Empty,
+        rule = Empty,
+        outcome = Empty,
     )
+}
+
+/// Records in the span of the request whether rules admit it, and the readable name of the rule that binds.
+pub(crate) fn record(decision: &RulesDecision) {
+    let span = Span::current();
+    if cfg!(feature = "tracing") && !span.is_disabled() {
+        span.record("outcome", if decision.is_allowed() { "allowed" } else { "denied" });
+        if let Some(rule) = decision.binding().and_then(RuleOutcome::rule) {
+            span.record("rule", rule.readable_name());
+        }
+    }
 }

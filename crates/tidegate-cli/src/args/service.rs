@@ -110,6 +110,12 @@ pub(crate) struct Decisions {
     /// The name of the header of the reset time, with `--headers ratelimit`
     #[arg(long, value_name = "NAME", default_value = "RateLimit-Reset", value_parser = header_name)]
     pub(crate) reset_header: HeaderName,
+    /// The name of a header with the wait of a denial in seconds, with `--headers ratelimit` [default: not sent]
+    #[arg(long, value_name = "NAME", value_parser = header_name)]
+    pub(crate) wait_header: Option<HeaderName>,
+    /// Name rules without a `name` by their paths in headers, instead of by their limits: clients learn what they match
+    #[arg(long)]
+    pub(crate) rule_paths_in_headers: bool,
     /// Be ready and healthy only while Redis decides; /readyz always so with `--on-failure error`
     #[arg(long)]
     pub(crate) ready_needs_redis: bool,

@@ -67,7 +67,7 @@ const UNUSED_IN_DEMO: [&str; 15] = [
     "merge_domains",
 ];
 /// Settings of the headers of envoyproxy/ratelimit.
-const HEADER_NAMES: [&str; 3] = ["limit_header", "remaining_header", "reset_header"];
+const HEADER_NAMES: [&str; 4] = ["limit_header", "remaining_header", "reset_header", "wait_header"];
 /// Variables that are also for other commands, which may be the reason that they are set.
 const SHARED_VARIABLES: [&str; 2] = [VARIABLE, "TIDEGATE_NAMESPACE"];
 

@@ -45,6 +45,71 @@ impl Drop for File {
 }
 
 #[test]
+fn document_prints_the_limits_that_can_deny_for_the_users_of_an_api() {
+    const API: &str = "
+domain: api
+charge: each
+descriptors:
+  - key: user
+    rate_limit:
+      algorithm: token_bucket
+      unit: minute
+      requests_per_unit: 100
+      tiers: { pro: { requests_per_unit: 1000 }, internal: { unlimited: true } }
+      candidate: { requests_per_unit: 60 }
+  - key: path
+    value: /a|b`*
+    descriptors:
+      - key: remote_address
+        rate_limit: { name: logins, unit: minute, requests_per_unit: 5, cost: 2, ban: { after: 20, within: 10m, for: 1h } }
+  - { key: tried, shadow_mode: true, rate_limit: 1/day }
+  - { key: closed, rate_limit: { unit: day, requests_per_unit: 0 } }
+  - { key: uploads, rate_limit: 3 in flight }
+---
+domain: other
+descriptors: [{ key: secret, rate_limit: 1/s }]
+";
+    let (program, rules) = (Program::at("redis://127.0.0.1:1"), File::new("document", API));
+    let page = program.run(["rules", "document", rules.path(), "--domain", "api"]);
+    assert_eq!(page.code, Some(0), "{}", page.err);
+    let rows: Vec<&str> = page.out.lines().filter(|line| line.starts_with('|')).collect();
+    assert_eq!(
+        rows,
+        [
+            "| requests with | tier | limit | name in responses |",
+            "| --- | --- | --- | --- |",
+            "| each `user` | all others | 100/min burst 100 | `100/min burst 100` |",
+            "| each `user` | `pro` | 1000/min burst 1000 | `1000/min burst 1000` |",
+            "| each `user` | `internal` | unlimited |  |",
+            "| `path=/a\\|b'*`, each `remote_address` |  | 5/min; a request costs 2; 20 denials within 10m ban for 1h | `logins` |",
+            "| each `closed` |  | none is admitted | `0` |",
+            "| each `uploads` |  | 3 in flight | `3 in flight` |",
+        ]
+    );
+    let openapi = program.run(["rules", "document", rules.path(), "--domain", "api", "--format", "openapi"]);
+    let openapi: serde_json::Value = serde_json::from_str(&openapi.out).unwrap();
+    let limits = openapi["x-rate-limits"].as_array().unwrap();
+    assert_eq!(limits.len(), 6);
+    assert_eq!(
+        limits[3],
+        json!({
+            "requests": { "path": "/a|b`*", "remote_address": null },
+            "tier": null,
+            "name": "logins",
+            "limit": 5,
+            "windowSeconds": 60.0,
+            "cost": 2,
+            "description": "5/min; a request costs 2; 20 denials within 10m ban for 1h",
+        })
+    );
+    assert_eq!((&limits[2]["limit"], &limits[4]["limit"]), (&json!(null), &json!(0)));
+    assert_eq!(limits[5]["windowSeconds"], json!(null));
+    program
+        .run(["rules", "document", rules.path(), "--domain", "apis"])
+        .assert(2, &["the rules have no domain `apis`; did you mean `api`?"]);
+}
+
+#[test]
 fn validate_reports_every_error() {
     let program = Program::at("redis://127.0.0.1:1");
     let right = File::new("right", AUTH);

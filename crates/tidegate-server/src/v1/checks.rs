@@ -12,6 +12,7 @@ use super::subject::{GateChecks, Subject};
 use super::{examples, subject};
 use crate::http_state::HttpState;
 use crate::problem::Problem;
+use crate::trace;
 
 /// Decides a request, and charges it if it is admitted.
 #[utoipa::path(post, path = "/v1/check", tag = "checks", operation_id = "check",
@@ -104,5 +105,6 @@ async fn decide(api: &HttpState, request: CheckRequest, is_peek: bool) -> Result
 async fn by_rules(api: &HttpState, request: RulesRequest<'_>, mode: Mode) -> Result<Decided, Problem> {
     let descriptors = subject::descriptors(request.descriptors);
     let decided = request.rules.decide(request.domain, &descriptors, &mode).await?;
+    trace::record(&decided.decision);
     Ok(Decided::of_rules(&api.service, request, &decided.decision))
 }

@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use http::header::{CACHE_CONTROL, HeaderValue, RETRY_AFTER};
 use http::{HeaderMap, StatusCode};
 use tidegate::{AllDecision, Decision, Quota};
-use tidegate_rules::{RuleOutcome, RulesDecision, RulesLimiter};
+use tidegate_rules::{RulesDecision, RulesLimiter};
 
 use super::request::RequestDescriptor;
 use super::response::DecisionResponse;
@@ -62,10 +62,11 @@ impl Decided {
         request: RulesRequest<'_>,
         decision: &RulesDecision,
     ) -> Self {
-        let binding = decision.binding();
-        let quota = binding.and_then(RuleOutcome::quota);
-        let headers = headers(service, quota, binding.and_then(RuleOutcome::decision));
-        Self::new(service, request.response(decision), headers)
+        let headers = decision.binding().and_then(|binding| {
+            let (quota, decision) = (binding.quota()?, binding.decision()?);
+            Some(service.response_headers().of_rule(binding, &quota, decision))
+        });
+        Self::new(service, request.response(decision), headers.unwrap_or_default())
     }
 
     /// `binding`: the quota of the check that binds. The reservation denied the rules' checks as a group, which need not

@@ -25,8 +25,8 @@ pub(super) struct CheckRequest {
     /// The properties of the request that the rules match, 1 to 100.
     #[schema(min_items = 1, max_items = 100)]
     pub(super) descriptors: Option<Vec<RequestDescriptor>>,
-    /// The name of a gate: of a rule, or any other together with `quota`.
-    #[schema(pattern = "^[a-z0-9_.-]{1,64}$")]
+    /// The name of a gate: of a rule, also its readable name such as `api / user`, or any other together with `quota`.
+    #[schema(pattern = "^([a-z0-9_.-]{1,64}|.+ / .+)$")]
     pub(super) gate: Option<String>,
     /// The key to limit, such as a user or an address. It can be empty.
     pub(super) key: Option<String>,
@@ -167,8 +167,8 @@ pub(super) struct RequestEntry {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct GateCheck {
-    /// The name of a gate: of a rule, or any other together with `quota`.
-    #[schema(pattern = "^[a-z0-9_.-]{1,64}$")]
+    /// The name of a gate: of a rule, also its readable name such as `api / user`, or any other together with `quota`.
+    #[schema(pattern = "^([a-z0-9_.-]{1,64}|.+ / .+)$")]
     pub(super) gate: String,
     /// The key to limit, such as a user or an address. It can be empty.
     pub(super) key: String,

@@ -1,7 +1,7 @@
 //! What a request asks about: descriptors of rules, or keys of gates.
 
 use tidegate::{Check, Gate, Quota};
-use tidegate_rules::{Descriptor, Explanation, RulesLimiter, similar_name};
+use tidegate_rules::{Descriptor, Explanation, Rule, RulesLimiter, similar_name};
 
 use super::request::{GateCheck, RequestDescriptor};
 use crate::problem::Problem;
@@ -11,6 +11,9 @@ use crate::problem::Problem;
 const MAX_CHECKS: usize = 100;
 /// The maximum number of rules among which a similar name is searched.
 const MAX_COMPARED_RULES: usize = 100;
+
+/// The maximum number of gates that a problem lists.
+const MAX_LISTED_GATES: usize = 8;
 
 /// What a request asks about.
 pub(super) enum Subject {
@@ -118,7 +121,11 @@ impl GateChecks {
 /// Returns the gate of a check: that of a rule, or one with the quota of the request.
 fn gate(rules: &RulesLimiter, check: &GateCheck) -> Result<Gate, Problem> {
     let name = &*check.gate;
-    match (rules.find_gate(name), &check.quota) {
+    let found = match rules.find_gate(name) {
+        None => find_readable(rules, name)?,
+        found => found,
+    };
+    match (found, &check.quota) {
         (Some(_), Some(_)) => Err(Problem::invalid(format!(
             "the rules have the gate `{name}` and its quota: remove `quota`, or choose another gate"
         ))),
@@ -133,19 +140,38 @@ fn gate(rules: &RulesLimiter, check: &GateCheck) -> Result<Gate, Problem> {
     }
 }
 
+/// Returns the only rule with this readable name, and its gate.
+fn find_readable<'r>(
+    rules: &'r RulesLimiter,
+    name: &str,
+) -> Result<Option<(&'r Rule, Option<&'r Gate>)>, Problem> {
+    let mut found = rules.find_readable(name);
+    if found.len() < 2 {
+        return Ok(found.pop());
+    }
+    let gates = found.iter().take(MAX_LISTED_GATES).map(|(rule, _)| format!("`{}`", rule.gate_name()));
+    let gates = gates.collect::<Vec<_>>().join(", ");
+    Err(Problem::unknown_gate(
+        name,
+        format!("{} rules have the readable name `{name}`: send one of their gates, {gates}", found.len()),
+    ))
+}
+
 fn unknown(rules: &RulesLimiter, name: &str) -> Problem {
-    let known: Vec<String> =
-        rules.rules().iter().take(MAX_COMPARED_RULES).map(|rule| rule.gate_name()).collect();
+    let compared = rules.rules().iter().take(MAX_COMPARED_RULES);
+    let known: Vec<String> = compared.flat_map(|rule| [rule.gate_name(), rule.readable_name()]).collect();
     let near = similar_name(name, known.iter().map(String::as_str));
-    let near = near.map_or_else(|| ".".to_owned(), |near| format!("; did you mean `{near}`?"));
     let is_valid = rules.limiter().try_gate(name, Quota::in_flight(1));
-    match is_valid {
-        Err(error) => error.into(),
-        Ok(_) => Problem::unknown_gate(
-            name,
-            format!(
-                "no rule has the gate `{name}`{near} Send its `quota`, or the `domain` and `descriptors` of a rule"
-            ),
-        ),
+    match (is_valid, near) {
+        (Err(error), None) => error.into(),
+        (_, near) => {
+            let near = near.map_or_else(|| ".".to_owned(), |near| format!("; did you mean `{near}`?"));
+            Problem::unknown_gate(
+                name,
+                format!(
+                    "no rule has the gate `{name}`{near} Send its `quota`, or the `domain` and `descriptors` of a rule"
+                ),
+            )
+        }
     }
 }

@@ -237,7 +237,7 @@ async fn envoy_admits_and_denies_by_the_rules() {
     assert_eq!(admitted.status(), 200);
     assert_eq!(header(&admitted, "x-ratelimit-limit").as_deref(), Some("2, 2;w=86400;name=\"per_user\""));
     assert_eq!(header(&admitted, "x-ratelimit-remaining").as_deref(), Some("1"));
-    assert_eq!(header(&admitted, "ratelimit-policy").as_deref(), Some("\"d.user\";q=2;w=86400"));
+    assert_eq!(header(&admitted, "ratelimit-policy").as_deref(), Some("\"per_user\";q=2;w=86400"));
     assert_eq!(header(&admitted, "x-plan").as_deref(), Some("free"));
     assert_eq!(admitted.text().await.unwrap(), "hello");
     assert_eq!(status(&envoy, "/", "ada").await, 200);

@@ -129,6 +129,31 @@ async fn span_of_a_request_has_the_trace_of_its_client() {
 }
 
 #[tokio::test]
+async fn span_of_a_request_has_the_rule_that_decided_it() {
+    let (spans, _guard) = Spans::collect();
+    let server = Running::start(in_memory(RULES)).await;
+    let body = json!({ "domain": "d", "descriptors": [{ "entries": [{ "key": "user", "value": "ada" }] }] });
+    let check = || {
+        let request = reqwest::Client::new().post(server.url("/v1/check"));
+        request.header("content-type", "application/json").body(body.to_string()).send()
+    };
+    let mut client = server.client().await;
+    check_over_http(&server, &[]).await;
+    while check().await.unwrap().status() == 200 {}
+    client.should_rate_limit(request([descriptor(&[("user", "ada")])])).await.unwrap();
+    assert!(server.stop().await);
+    let decided: Vec<_> = spans
+        .named("request")
+        .into_iter()
+        .map(|span| ["rule", "outcome"].map(|field| span.fields.get(field).cloned().unwrap_or_default()))
+        .collect();
+    let of_rule = |outcome: &str| ["d / user".to_owned(), outcome.to_owned()];
+    let [of_gate, first, .., denied, over_grpc] = &decided[..] else { panic!("{decided:?}") };
+    assert_eq!([first, denied, over_grpc], [&of_rule("allowed"), &of_rule("denied"), &of_rule("denied")]);
+    assert_eq!(*of_gate, ["", ""], "a check of a gate has a span of its own with both");
+}
+
+#[tokio::test]
 async fn invalid_trace_contexts_are_ignored() {
     let (spans, _guard) = Spans::collect();
     let server = Running::start(in_memory(RULES)).await;

@@ -504,7 +504,7 @@ async fn headers_report_the_binding_limit_only_if_they_are_on() {
 
     let ietf = service.clone().headers(Headers::new().x_ratelimit(false).draft(Some(Draft::Eleven)));
     let admitted = headers(&ietf.decide(&both()).await.unwrap());
-    assert_eq!(find(&admitted, "ratelimit-policy").as_deref(), Some("\"d.user\";q=3;w=60"));
+    assert_eq!(find(&admitted, "ratelimit-policy").as_deref(), Some("\"per_user\";q=3;w=60"));
 
     let denied = named.decide(&both()).await.unwrap();
     assert_eq!(denied.raw_body, b"slow down");
@@ -522,15 +522,37 @@ async fn headers_can_have_other_names() {
     let (service, _) = service();
     let name = |text: &'static str| http::HeaderName::from_static(text);
     let names = HeaderNames {
+        wait: name("x-own-wait"),
         limit: name("x-own-limit"),
         remaining: name("ratelimit-remaining"),
         reset: name("x-reset"),
     };
-    let service = service.headers(Headers::none().x_ratelimit(true)).header_names(names);
+    let service = service.headers(Headers::none().x_ratelimit(true).retry_after(true)).header_names(names);
     let asked = request([descriptor(&[("user", "ada")])]);
-    let response = service.decide(&asked).await.unwrap();
-    let sent: Vec<&str> = response.response_headers_to_add.iter().map(|header| &*header.key).collect();
-    assert_eq!(sent, ["x-own-limit", "ratelimit-remaining", "x-reset"]);
+    for admitted in [true, true, true, false] {
+        let response = service.decide(&asked).await.unwrap();
+        let sent: Vec<&str> = response.response_headers_to_add.iter().map(|header| &*header.key).collect();
+        let names = ["x-own-limit", "ratelimit-remaining", "x-reset", "x-own-wait"];
+        assert_eq!(sent, names[..if admitted { 3 } else { 4 }]);
+    }
+}
+
+/// The name of a gate tells clients what its rule matches.
+#[tokio::test]
+async fn headers_name_a_rule_by_its_name_or_its_limit_and_by_its_path_if_asked_for() {
+    let (service, _) = service();
+    let neutral = service.headers(Headers::none().draft(Some(Draft::Eleven)));
+    let paths = neutral.clone().headers(Headers::none().draft(Some(Draft::Eleven)).rule_paths(true));
+    for (service, key, expected) in [
+        (&neutral, "user", r#""per_user";q=3;w=60"#),
+        (&neutral, "odd", r#""4/15min";q=4;w=900"#),
+        (&paths, "user", r#""per_user";q=3;w=60"#),
+        (&paths, "odd", r#""d.odd";q=4;w=900"#),
+    ] {
+        let response = service.decide(&request([descriptor(&[(key, "x")])])).await.unwrap();
+        let sent = response.response_headers_to_add.iter().find(|header| header.key == "ratelimit-policy");
+        assert_eq!(sent.map(|header| &*header.value), Some(expected), "{key}");
+    }
 }
 
 #[tokio::test]

@@ -46,6 +46,39 @@ async fn decision_has_all_fields_and_the_same_shape_everywhere() {
 }
 
 #[tokio::test]
+async fn gate_can_be_named_by_the_readable_name_of_its_rule() {
+    let rules = format!(
+        "{RULES}  - key: a
+    descriptors: [{{ key: b, rate_limit: {{ unit: hour, requests_per_unit: 1 }} }}]
+  - key: a / b
+    rate_limit: {{ unit: hour, requests_per_unit: 1 }}
+"
+    );
+    let server = Running::start(in_memory(&rules)).await;
+    for (endpoint, name, remaining) in
+        [("check", "d / user", 1), ("check", "d.user", 0), ("peek", "d / user", 0), ("peek", "d / plan", 1)]
+    {
+        let reply = post(&server, endpoint, &by_gate(name, "ada")).await;
+        assert_eq!((reply.status, &reply.body["decision"]["remaining"]), (200, &json!(remaining)), "{name}");
+    }
+    let checks = json!({ "checks": [by_gate("d / user", "eve"), by_gate("d / plan", "eve")] });
+    assert_eq!(post(&server, "check_all", &checks).await.body["outcomes"][1]["decision"]["gate"], "d.plan");
+    let shared = post(&server, "check", &by_gate("d / a / b", "ada")).await;
+    assert_eq!((shared.status, shared.problem()), (404, "unknown-gate"));
+    let detail = shared.detail();
+    assert!(
+        detail.starts_with("2 rules have the readable name `d / a / b`: send one of their gates, `"),
+        "{detail}"
+    );
+    let gates: Vec<&str> = detail.split('`').skip(3).step_by(2).collect();
+    assert_eq!(gates.len(), 2, "{detail}");
+    for gate in gates {
+        assert_eq!(post(&server, "check", &by_gate(gate, "ada")).await.status, 200, "{gate}");
+    }
+    assert!(server.stop().await);
+}
+
+#[tokio::test]
 async fn request_that_no_rule_limits_says_why() {
     let server = Running::start(in_memory(RULES)).await;
     let root = || json!({ "key": "user", "value": "root" });
@@ -170,11 +203,12 @@ async fn check_all_charges_all_or_nothing() {
 async fn responses_have_the_headers_of_the_service() {
     let all = Headers::new().draft(Some(Draft::Eleven)).x_ratelimit(true);
     let server = Running::start(in_memory(RULES).headers(all)).await;
-    for body in [by_gate("d.user", "ada"), by_rules("user", "bob")] {
+    for (body, name) in [(by_gate("d.user", "ada"), "d.user"), (by_rules("user", "bob"), "2/365d")] {
         let reply = post(&server, "check", &body).await;
         assert_eq!(reply.headers["x-ratelimit-limit"], "2");
         assert_eq!(reply.headers["x-ratelimit-remaining"], "1");
-        assert!(reply.headers["ratelimit-policy"].to_str().unwrap().starts_with("\"d.user\";q=2;w="));
+        let policy = reply.headers["ratelimit-policy"].to_str().unwrap();
+        assert!(policy.starts_with(&format!("\"{name}\";q=2;w=")), "{policy}");
         assert!(!reply.headers.contains_key("retry-after"));
         post(&server, "check", &body).await;
         let denied = post(&server, "check", &body).await;

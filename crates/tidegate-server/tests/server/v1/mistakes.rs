@@ -36,6 +36,8 @@ async fn mistakes_are_problems_that_say_what_to_do() {
         ("check_all", json!({ "checks": [] }), 400, "invalid-request", "`checks` is empty"),
         ("check_all", many(101), 400, "invalid-request", "at most 100"),
         ("check", by_gate("d.usr", "x"), 404, "unknown-gate", "did you mean `d.user`?"),
+        ("check", by_gate("d / usr", "x"), 404, "unknown-gate", "did you mean `d / user`?"),
+        ("check", by_gate("d / user=root", "x"), 400, "invalid-request", "has no quota"),
         ("check", by_gate("nothing.like.it", "x"), 404, "unknown-gate", "Send its `quota`"),
         ("check", by_gate("A B", "x"), 400, "invalid-request", "name"),
         ("check", by_gate("", "x"), 400, "invalid-request", "name"),
