@@ -259,7 +259,7 @@ async fn envoy_admits_and_denies_by_the_rules() {
     // Envoy has no unit for 15 minutes.
     let odd = get(&envoy, "/", &[("x-user", "odd")]).await;
     assert_eq!(header(&odd, "x-ratelimit-limit").as_deref(), Some("4"));
-    assert_eq!(header(&odd, "ratelimit-policy").as_deref(), Some("\"d.user-odd\";q=4;w=900"));
+    assert_eq!(header(&odd, "ratelimit-policy").as_deref(), Some("\"4/15min\";q=4;w=900"));
 
     // The limit in the descriptor, of another count than the rule's.
     assert_eq!(status(&envoy, "/own", "bob").await, 200);
