@@ -5,9 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
 use rand::Rng;
 use tidegate::quota::Calendar;
 use tidegate::{Gate, HeldReservation, Limiter, Quota, Rate, Settlement};
+use tidegate_http::{Charge, GateRule, Key, ModelRequest, RateLimitLayer};
 use tidegate_test_support::fixture::{builder, limiter, namespace, soon};
 use tidegate_test_support::world::World;
 use tidegate_testkit::Server;
@@ -181,6 +185,49 @@ async fn wso2_2936_spent_budget_of_a_month_stays_spent_until_the_month_ends() {
         world.advance(DAY);
     }
     assert!(budget.reserve(1, TEN_DOLLARS).await.token().is_some(), "February");
+}
+
+/// The short way of the guide: a handler that admits by the parsed body. Of 1,000 requests at a time, as many are admitted as the
+/// slots permit, and each is charged the tokens that it used.
+#[tokio::test]
+async fn handler_that_admits_by_the_parsed_body_charges_the_tokens_that_were_used() {
+    const BODY: &[u8] = br#"{"model":"mini","max_completion_tokens":900,"messages":[{"content":"hello"}]}"#;
+    let server = tidegate_testkit::shared();
+    let limiter = limiter(&server);
+    let tokens = limiter.gate("tokens", Quota::fixed_window(40_000, DAY));
+    let rule = |gate: &Gate| GateRule::new(gate.clone(), Key::header("x-tenant"));
+    let limits = RateLimitLayer::of([
+        rule(&limiter.gate("answers", Quota::in_flight(25))),
+        rule(&tokens)
+            .cost(ModelRequest::cost(|asked| asked.max_prompt_tokens() + asked.max_answer_tokens()))
+            .charge(Charge::usage()),
+    ]);
+    let all_are_decided = Barrier::new(1_000);
+    let ask = async |number: u64| {
+        let (mut head, body) = Request::builder()
+            .header("x-tenant", "k")
+            .body(Full::new(Bytes::from_static(BODY)))
+            .unwrap()
+            .into_parts();
+        head.extensions.insert(ModelRequest::read(body, 1_000, 100).await.unwrap());
+        let admitted = limits.admit(&head).await;
+        all_are_decided.wait().await;
+        let admitted = admitted.ok()?;
+        let used = 10 * number;
+        admitted.usage().unwrap().set(used);
+        let response = admitted.respond(Response::new(Full::new(Bytes::from_static(b"hi")))).await;
+        response.into_body().collect().await.unwrap();
+        Some(used)
+    };
+    let used: Vec<u64> = futures_util::future::join_all((0..1_000).map(|number| ask(number % 90)))
+        .await
+        .into_iter()
+        .flatten()
+        .collect();
+    assert_eq!(used.len(), 25, "25 x 977 tokens are below 40,000");
+    let used: u64 = used.iter().sum();
+    let left = async || tokens.peek("k").await.unwrap().remaining();
+    soon("each request is settled", async || left().await == 40_000 - used).await;
 }
 
 /// The minute's tokens and the month's money are one step: a request that one of them denies charges neither.
