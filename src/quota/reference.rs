@@ -212,7 +212,7 @@ impl Record {
     /// [expired](Self::has_expired).
     ///
     /// `stamp` identifies the take that charged the units: see
-    /// [`Algorithm::stamp`](crate::quota::algorithm::Algorithm::stamp). `None` gives them back as if they had been
+    /// [`Algorithm::stamp`]. `None` gives them back as if they had been
     /// charged at `now`.
     pub fn refund(&mut self, quota: &Quota, units: u64, stamp: Option<u64>, now: u64) {
         if quota.kind().algorithm().give_back(&mut self.state, units, stamp, now) {
@@ -355,7 +355,7 @@ impl Taken<'_> {
     /// # Panics
     ///
     /// May panic if the cost is above the quota's limit, or if a script cannot have reported
-    /// [`before`](Self::before): see [`Algorithm::is_possible`](crate::quota::algorithm::Algorithm::is_possible).
+    /// [`before`](Self::before): see [`Algorithm::is_possible`].
     #[must_use]
     #[inline]
     pub fn answer(&self, index: u64) -> Answer {
