@@ -3,6 +3,7 @@
 //! interleaved rounds.
 
 mod load;
+mod peers;
 mod serve;
 mod table;
 

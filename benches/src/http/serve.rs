@@ -7,18 +7,16 @@ use std::io;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
 use axum::routing::get;
 use clap::ValueEnum;
-use http::{Request, Response};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 use tokio::task::LocalSet;
 
+use super::peers;
+pub(super) use super::peers::HEADER;
 use crate::Failure;
 
-/// The header that holds the key.
-pub(super) const HEADER: &str = "x-api-key";
 const KEYS: usize = 100_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -88,7 +86,8 @@ impl Service {
             Self::Tidegate | Self::ActixTidegate => {
                 "token bucket in Redis; headers of all families, a problem document with each 429"
             }
-            Self::TowerGovernor | Self::ActixGovernor => {
+            Self::TowerGovernor => "GCRA in this process only, nothing shared; X-RateLimit headers",
+            Self::ActixGovernor => {
                 "GCRA in this process only, nothing shared; no headers on allowed requests"
             }
             Self::TowerRateLimitRedis => "GCRA in Redis; no headers on allowed requests, no body with a 429",
@@ -240,80 +239,13 @@ async fn with_limit(
     pattern: Pattern,
     redis: &str,
 ) -> Result<Router, Failure> {
-    let (burst, period) = pattern.limit();
+    let limit = pattern.limit();
     let app = match service {
         Service::Tidegate => hello.layer(tidegate(pattern, redis)?),
-        Service::TowerGovernor => {
-            use tower_governor::GovernorLayer;
-            use tower_governor::governor::GovernorConfigBuilder;
-            let mut builder = GovernorConfigBuilder::default();
-            builder.period(period).burst_size(burst.into());
-            let config =
-                builder.key_extractor(ByHeader).finish().ok_or("tower_governor rejects the limit")?;
-            hello.layer(GovernorLayer::new(config))
-        }
-        Service::TowerRateLimitRedis => {
-            let client = redis_0_32::Client::open(redis)?;
-            hello.layer(
-                tower_rate_limit_redis::RateLimitLayer::builder()
-                    .conn(client.get_multiplexed_async_connection().await?)
-                    .key_resolver(ByHeader)
-                    .capacity(burst)
-                    .emission_interval(period)
-                    .timeout(Duration::from_secs(5))
-                    .build(),
-            )
-        }
-        Service::TowerRateLimiter => {
-            use tower_rate_limiter::{RateLimitLayer, RedisStore};
-            let (limit, window) = pattern.window();
-            let client = redis::Client::open(redis)?;
-            let store = RedisStore::new(client.get_multiplexed_async_connection().await?);
-            hello.layer(
-                RateLimitLayer::builder(ByHeader)
-                    .policy_name("http")
-                    .limit(limit.into())
-                    .window(window)
-                    .with_key_encoder(|key| key.to_string())
-                    .with_store(store)
-                    .build()?,
-            )
-        }
+        Service::TowerGovernor => peers::tower_governor(hello, limit)?,
+        Service::TowerRateLimitRedis => peers::tower_rate_limit_redis(hello, limit, redis).await?,
+        Service::TowerRateLimiter => peers::tower_rate_limiter(hello, limit, redis).await?,
         _ => hello,
     };
     Ok(app)
-}
-
-/// Reads the key from the header. Each peer has its own trait for key extraction.
-#[derive(Clone, Copy, Debug)]
-struct ByHeader;
-
-fn key_of<B>(request: &Request<B>) -> Option<String> {
-    request.headers().get(HEADER)?.to_str().ok().map(ToOwned::to_owned)
-}
-
-impl tower_governor::key_extractor::KeyExtractor for ByHeader {
-    type Key = String;
-
-    fn extract<B>(&self, request: &Request<B>) -> Result<String, tower_governor::GovernorError> {
-        key_of(request).ok_or(tower_governor::GovernorError::UnableToExtractKey)
-    }
-}
-
-impl tower_rate_limit_redis::KeyResolver for ByHeader {
-    type Key = String;
-    type ErrorBody = Body;
-
-    fn key<B>(&self, request: &Request<B>) -> Result<String, Response<Body>> {
-        key_of(request).ok_or_else(|| Response::new(Body::empty()))
-    }
-}
-
-impl tower_rate_limiter::KeyExtractor for ByHeader {
-    type Key = String;
-
-    fn extract<B>(&self, request: &Request<B>) -> Result<String, tower_rate_limiter::RateLimitError> {
-        let missing = || tower_rate_limiter::RateLimitError::Key("missing".to_owned(), "no key".to_owned());
-        key_of(request).ok_or_else(missing)
-    }
 }

@@ -3,11 +3,16 @@
 //! other load of the machine, unlike times.
 //!
 //!     scripts/bench http-costs
+//!
+//! To find where the instructions are, run one service alone, which prints the headers of its last response:
+//!
+//!     valgrind --tool=callgrind benches/target/release/http-costs run axum one-gate memory 7168 redis://127.0.0.1
 
 mod count;
+#[path = "../../http/peers.rs"]
+mod peers;
 mod services;
 
-use std::fmt::Write as _;
 use std::process::{Command, ExitCode};
 
 use clap::{Parser, Subcommand};
@@ -19,7 +24,7 @@ use self::services::{Case, Framework, Limit, Store};
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Requests per run of callgrind: the instructions of the difference are those of the requests alone.
-const INSTRUCTED: [u64; 2] = [1_000, 4_000];
+const INSTRUCTED: [u64; 2] = [1_024, 7_168];
 
 /// Counts allocations, bytes and instructions per request that a rate limit adds to an HTTP service.
 ///
@@ -55,40 +60,52 @@ fn main() -> ExitCode {
 fn run(options: &Options) -> Result<(), Failure> {
     if let Some(Mode::Run { framework, limit, store, requests, redis }) = &options.mode {
         let case = Case { framework: *framework, limit: *limit, store: *store };
-        return services::count(case, *requests, redis).map(drop);
+        let (_, headers) = services::count(case, *requests, redis)?;
+        headers.iter().for_each(|(name, value)| println!("{name}: {value:?}"));
+        return Ok(());
     }
     let server = Server::given_or_start()?;
-    let mut table = String::from(
-        "| service | limit | state | allocations | bytes | instructions |\n\
-         | --- | --- | --- | ---: | ---: | ---: |\n",
+    println!(
+        "| service | limit | state | headers | allocations | bytes | instructions |\n\
+         | --- | --- | --- | ---: | ---: | ---: | ---: |"
     );
     for framework in Framework::ALL {
-        let measure = |limit, store| -> Result<(Count, Option<f64>), Failure> {
-            let case = Case { framework, limit, store };
-            let count = services::count(case, options.requests, server.url())?;
-            Ok((count, instructions(case, server.url())?))
-        };
-        let (without, instructions_without) = measure(Limit::None, Store::Memory)?;
-        for store in Store::ALL {
-            for limit in Limit::SOME {
-                let (with, instructions) = measure(limit, store)?;
-                let instructions =
-                    instructions.zip(instructions_without).map(|(with, without)| with - without);
-                let instructions = instructions.map_or_else(|| "-".to_owned(), |it| format!("{it:.0}"));
-                let (allocations, bytes) =
-                    (with.allocations - without.allocations, with.bytes - without.bytes);
-                writeln!(
-                    table,
-                    "| {} | {} | {} | {allocations:.1} | {bytes:.0} | {instructions} |",
-                    framework.name(),
-                    limit.name(),
-                    store.name(),
-                )?;
-            }
+        let mut without: Option<Measured> = None;
+        for case in Case::all(framework) {
+            let measured = Measured::of(case, options.requests, server.url())?;
+            let Some(without) = &without else {
+                without = Some(measured);
+                continue;
+            };
+            let (limit, store) = (case.limit.name(), case.store.name());
+            println!("| {} | {limit} | {store} | {} |", framework.name(), measured.above(without));
         }
     }
-    print!("{table}");
     Ok(())
+}
+
+/// The work of a service per request.
+struct Measured {
+    headers: usize,
+    count: Count,
+    instructions: Option<f64>,
+}
+
+impl Measured {
+    fn of(case: Case, requests: u64, redis: &str) -> Result<Self, Failure> {
+        let (count, headers) = services::count(case, requests, redis)?;
+        Ok(Self { headers: headers.len(), count, instructions: instructions(case, redis)? })
+    }
+
+    /// Returns the cells of the difference.
+    fn above(&self, other: &Self) -> String {
+        let instructions = self.instructions.zip(other.instructions).map(|(with, without)| with - without);
+        let instructions = instructions.map_or_else(|| "-".to_owned(), |it| format!("{it:.0}"));
+        let headers = self.headers - other.headers;
+        let allocations = self.count.allocations - other.count.allocations;
+        let bytes = self.count.bytes - other.count.bytes;
+        format!("{headers} | {allocations:.1} | {bytes:.0} | {instructions}")
+    }
 }
 
 /// Returns the instructions per request as callgrind counts them. `None` without valgrind.
