@@ -214,10 +214,8 @@ impl Pipeline {
         self.decide_all(requests, 0, Verb::Check).await.map(|decided| decided.decision)
     }
 
-    /// Takes up to `n` times, all or nothing, of the gates that are neither switched nor in shadow. If all costs are 0, it
-    /// peeks. Each gate in shadow is decided separately at the same time, and so is one that charges units used. A gate in
-    /// shadow cannot fail the others, which may already be charged, unless the limiter was shut down; one that charges
-    /// units used can, if its failure policy is an error.
+    /// Takes up to `n` times, all or nothing. If all costs are 0, it peeks. Mostly no gate is switched, restricted, in
+    /// shadow or charges units used: then all are one group.
     async fn decide_all<'a>(
         &self,
         requests: Vec<Request<'a>>,
@@ -227,7 +225,40 @@ impl Pipeline {
         group::check_number(requests.len())?;
         let has_costs = requests.iter().any(|request| request.cost > 0);
         let n = if has_costs { n } else { 0 };
-        let (requests, mut decisions) = self.resolve_all(self.follow_each(requests).await)?;
+        let requests = self.follow_each(requests).await;
+        let is_apart = |request: &Request<'_>| {
+            request.gate.is_shadow || request.gate.charges_used || request.at_most.is_some()
+        };
+        if !self.overrides.is_calm() || requests.iter().any(is_apart) {
+            // Boxed: it is many times as large.
+            return Box::pin(self.decide_apart(requests, n, verb)).await;
+        }
+        let taken = self.take_all(&requests.iter().collect::<SmallVec<[_; 2]>>(), n, verb).await?;
+        let counts = |at: usize| !has_costs || requests[at].cost > 0;
+        let mut peeked = taken.decisions.iter().enumerate();
+        let is_allowed = match n {
+            0 => peeked.all(|(at, decision)| decision.is_allowed() || !counts(at)),
+            _ => taken.is_allowed,
+        };
+        // Of a group that was granted less often than wanted, the gate that restricts it binds, as of a denied one.
+        let is_full = is_allowed && !taken.is_restricted;
+        let decision = group::decision(is_full, &requests, taken.decisions, counts);
+        let decision = AllDecision { allowed: is_allowed, ..decision };
+        Ok(DecidedGroup { granted: taken.granted, decision, requests, held: taken.held })
+    }
+
+    /// Takes up to `n` times, all or nothing, of the gates that are neither switched nor in shadow. Each gate in shadow
+    /// is decided separately at the same time, and so is one that charges units used. A gate in
+    /// shadow cannot fail the others, which may already be charged, unless the limiter was shut down; one that charges
+    /// units used can, if its failure policy is an error.
+    async fn decide_apart<'a>(
+        &self,
+        requests: Vec<Request<'a>>,
+        n: u64,
+        verb: Verb<'_>,
+    ) -> Result<DecidedGroup<'a>, Error> {
+        let has_costs = requests.iter().any(|request| request.cost > 0);
+        let (requests, mut decisions) = self.resolve_all(requests)?;
         let switched = group::switched(&requests, &decisions, n);
         let undecided = (0..requests.len()).filter(|&at| decisions[at].is_none());
         let is_used = |&at: &usize| n > 0 && matches!(verb, Verb::Check) && requests[at].charges_used();
@@ -301,7 +332,6 @@ impl Pipeline {
             held.extend(units.map(|units| (at, units)));
         }
         let decisions = decisions.into_iter().flatten().collect();
-        // Of a group that was granted less often than wanted, the gate that restricts it binds, as of a denied one.
         let is_full = is_allowed && !taken.is_restricted;
         let decision =
             AllDecision { allowed: is_allowed, ..group::decision(is_full, &requests, decisions, binds) };

@@ -10,8 +10,8 @@ use crate::decision::Decision;
 use crate::error::Error;
 use crate::error::redact::RedactedKey;
 use crate::key::as_key::AsKey;
-use crate::pipeline::Pipeline;
 use crate::pipeline::request::{Request, check_deadline};
+use crate::pipeline::{Pipeline, charged_units};
 use crate::quota::Quota;
 
 /// One check of a gate: a key, a cost, and options. Made by [`Gate::key`](crate::Gate::key).
@@ -181,6 +181,13 @@ impl Check {
     #[must_use]
     pub const fn units(&self) -> u64 {
         self.request.cost
+    }
+
+    /// Returns the units that this decision on the check charged: by the store, a lease or the fallback. 0 if it was
+    /// denied, or admitted without a charge.
+    #[must_use]
+    pub fn units_charged_by(&self, decision: &Decision) -> u64 {
+        charged_units(&self.request, decision)
     }
 
     /// Returns the units that may be held after the acquire, if it is [restricted](Self::at_most).

@@ -1,5 +1,7 @@
 //! Several checks in one atomic step: the group that the store decides, and the decision on all.
 
+use smallvec::SmallVec;
+
 use crate::decision::{AllDecision, Decision};
 use crate::error::Error;
 use crate::error::redact::RedactedKey;
@@ -82,9 +84,9 @@ impl GroupDecision {
 /// Checks with their costs summed per Redis key.
 pub(super) struct Folded {
     /// One for each Redis key.
-    pub(super) items: Vec<GroupItem>,
+    pub(super) items: SmallVec<[GroupItem; 2]>,
     /// For each check the index of its item.
-    pub(super) index_of: Vec<usize>,
+    pub(super) index_of: SmallVec<[usize; 2]>,
 }
 
 impl Folded {
@@ -100,10 +102,9 @@ impl Folded {
             Ok(item)
         };
         let items = requests.iter().map(|request| item(request).map_err(|error| request.with_context(error)));
-        let items = items.collect::<Result<Vec<_>, _>>()?;
+        let items = items.collect::<Result<SmallVec<[_; 2]>, _>>()?;
         check_hash_tags(requests, &items)?;
-        let mut folded =
-            Self { items: Vec::with_capacity(items.len()), index_of: Vec::with_capacity(items.len()) };
+        let mut folded = Self { items: SmallVec::new(), index_of: SmallVec::new() };
         for (request, item) in requests.iter().zip(items) {
             folded.add(item).map_err(|error| request.with_context(error))?;
         }
@@ -182,20 +183,20 @@ pub(super) fn decision(
     decisions: Vec<Decision>,
     binds: impl Fn(usize) -> bool,
 ) -> AllDecision {
-    let charges: Vec<usize> = (0..decisions.len()).filter(|&at| binds(at)).collect();
-    let retry_after = charges.iter().map(|&at| decisions[at].retry_after()).max().unwrap_or_default();
-    let binding = binding(&charges, &decisions, allowed);
+    let charges = || (0..decisions.len()).filter(|&at| binds(at));
+    let retry_after = charges().map(|at| decisions[at].retry_after()).max().unwrap_or_default();
+    let binding = binding(charges(), &decisions, allowed);
     let binding_key = requests.get(binding).map(|request| RedactedKey::new(&request.key));
     AllDecision { allowed, binding, binding_key, retry_after, decisions: decisions.into() }
 }
 
 /// Returns the binding decision. If denied: the longest wait. If allowed: the smallest share left. The first
 /// one among equals.
-fn binding(charges: &[usize], decisions: &[Decision], allowed: bool) -> usize {
+fn binding(charges: impl Iterator<Item = usize>, decisions: &[Decision], allowed: bool) -> usize {
     let tighter = |a: &Decision, b: &Decision| match allowed {
         true => u128::from(a.remaining) * u128::from(b.limit) < u128::from(b.remaining) * u128::from(a.limit),
         false => a.retry_after_us > b.retry_after_us,
     };
     let tightest = |best, at| if tighter(&decisions[at], &decisions[best]) { at } else { best };
-    charges.iter().copied().reduce(tightest).unwrap_or(0)
+    charges.reduce(tightest).unwrap_or(0)
 }

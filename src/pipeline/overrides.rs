@@ -69,7 +69,7 @@ impl Pipeline {
     pub(super) async fn follow_each<'a>(&self, mut requests: Vec<Request<'a>>) -> Vec<Request<'a>> {
         if !self.overrides.is_calm() {
             let own = requests.iter().filter_map(|request| request.deadline).min();
-            let left = self.follow_within(own).await;
+            let left = Box::pin(self.follow_within(own)).await;
             if left != own {
                 requests.iter_mut().for_each(|request| request.deadline = left);
             }

@@ -8,7 +8,6 @@ use crate::key::as_key::AsKey;
 use crate::limiter::check::Check;
 use crate::limiter::gate::Gate;
 use crate::local::fallback::ReconcileStamp;
-use crate::pipeline::charged_units;
 
 /// Units taken by [`Gate::reserve`](crate::Gate::reserve) or [`Check::reserve`], to be settled when their final number is known.
 ///
@@ -121,7 +120,7 @@ impl Reservation {
     /// Returns the units that were charged for it, by the store or by the fallback.
     #[must_use]
     pub fn charged_units(&self) -> u64 {
-        charged_units(&self.check.request, &self.decision)
+        self.check.units_charged_by(&self.decision)
     }
 
     async fn settle(&self, actual: u64) -> Result<(), Error> {

@@ -281,7 +281,7 @@ fn route_pattern(request: &HttpRequest) -> Option<String> {
 /// Settles the charge by the response, adds the headers, and holds the permits until the end of the body.
 async fn respond<B: MessageBody>(
     settings: &LayerSettings,
-    admitted: Box<Admitted>,
+    mut admitted: Box<Admitted>,
     request: &HttpRequest,
     response: HttpResponse<B>,
 ) -> Result<HttpResponse<ResponseBody<B>>, Error> {
@@ -293,8 +293,8 @@ async fn respond<B: MessageBody>(
         // The time of a connection says nothing about the service.
         admitted.permits.disregard();
     }
-    let (report, at_end) = admitted.settle(settings, &mut head).await;
-    convert::write_report(&report, response.headers_mut())?;
+    let at_end = admitted.settle(settings, &mut head).await;
+    convert::write_report(&admitted, settings.headers, response.headers_mut())?;
     if !head.extensions.is_empty() {
         response.extensions_mut().insert(head.extensions);
     }
@@ -324,11 +324,12 @@ async fn respond_with_error(
         Ok(head) => head,
         Err(error) => return error,
     };
-    let (report, at_end) = admitted.settle(settings, &mut head).await;
+    let at_end = admitted.settle(settings, &mut head).await;
     drop(ResponseBody::finishing((), at_end, None, true));
+    let headers = settings.headers;
     error.add_response_mapper(move |mut response| {
         // Header values that one version of `http` accepts, the other accepts too.
-        let _ = convert::write_report(&report, response.headers_mut());
+        let _ = convert::write_report(&admitted, headers, response.headers_mut());
         response
     });
     error

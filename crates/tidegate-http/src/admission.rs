@@ -11,7 +11,7 @@ use super::check_group::CheckGroup;
 use super::headers::Headers;
 use super::pending_charge::PendingCharge;
 use super::rejection::Rejection;
-use super::request_checks::RequestChecks;
+use super::request_checks::{Checks, RequestChecks};
 use super::request_permits::RequestPermits;
 use super::settings::{LayerSettings, OnError};
 use super::wait_queue::GroupResult;
@@ -70,15 +70,17 @@ impl Admission {
         });
         let mut permits = group.as_mut().map_or_else(Vec::new, CheckGroup::take_permits);
         permits.extend(shadow_permits);
-        let checks = group.map_or(Vec::new(), |group| group.checks);
-        let decisions = decision.iter().flat_map(AllDecision::each_alone).cloned();
-        let taken = checks.into_iter().zip(decisions).zip(charges);
+        let waits =
+            settings.wait_queue.is_some() || decision.as_ref().is_some_and(|it| !it.delay().is_zero());
+        let checks = group.map_or_else(Checks::new, |group| group.checks);
+        let decisions = decision.iter().flat_map(AllDecision::each_alone);
+        let taken = checks.into_iter().zip(decisions).zip(&charges);
+        let taken = taken.map(|((check, decision), charge)| (check, decision, charge));
         let shadow_taken = shadow_checks
             .into_iter()
             .zip(shadow_decisions)
-            .filter_map(|(check, decision)| Some((check, decision.clone().ok()?)));
-        let shadow_taken = shadow_taken.map(|taken| (taken, settings.charge.clone()));
-        let pending_charge = PendingCharge::new(taken.chain(shadow_taken));
+            .filter_map(|(check, decision)| Some((check, decision.as_ref().ok()?, &settings.charge)));
+        let pending_charge = PendingCharge::new(taken.chain(shadow_taken), waits);
         Self::Admitted(Box::new(Admitted {
             decision,
             policies,

@@ -61,13 +61,12 @@ impl Admitted {
         }
     }
 
-    /// Settles the charge by the response. Returns the report for its headers, and what the end of its body
-    /// settles.
+    /// Settles the charge by the response. Returns what the end of its body settles.
     pub(super) async fn settle(
-        mut self: Box<Self>,
+        &mut self,
         settings: &LayerSettings,
         response: &mut Parts,
-    ) -> (Report, Option<Box<AtEnd>>) {
+    ) -> Option<Box<AtEnd>> {
         let charged = self.pending_charge.charged();
         compare_charges(&settings.warnings, &mut response.extensions, self.is_nested, charged);
         let settled = self.pending_charge.settle(Some(response)).await;
@@ -77,15 +76,22 @@ impl Admitted {
                 decision.replace(at, current);
             }
         }
-        let Self { decision, policies, shadow_limits, pending_charge, permits, .. } = *self;
-        let report = Report { headers: settings.headers, decision, policies, shadow_limits };
-        (report, AtEnd::new(pending_charge, permits, response))
+        AtEnd::new(&mut self.pending_charge, &mut self.permits, response)
+    }
+
+    /// Adds the headers that report the limits.
+    pub(super) fn report(&self, settings: Headers, headers: &mut HeaderMap) {
+        if let Some(decision) = &self.decision {
+            let values = HeaderValues { decision, policies: &self.policies, wait: None };
+            settings.write(headers, &values);
+        }
+        settings.write_shadow(headers, &self.shadow_limits);
     }
 
     /// Settles the charge by the response, adds the headers, and holds the permits until the end of the body, which
     /// the server polls as hyper does.
     pub(super) async fn respond<B: Body>(
-        self: Box<Self>,
+        mut self: Box<Self>,
         settings: &LayerSettings,
         request: &Method,
         response: Response<B>,
@@ -100,8 +106,8 @@ impl Admitted {
                 settings.warnings.upgrade_without_permits(&limiter);
             }
         }
-        let (report, at_end) = self.settle(settings, &mut head).await;
-        report.write(&mut head.headers);
+        let at_end = self.settle(settings, &mut head).await;
+        self.report(settings.headers, &mut head.headers);
         let is_ended = body.is_end_stream() || is_unread(request, head.status);
         let length = body.size_hint().exact();
         Response::from_parts(head, ResponseBody::finishing(body, at_end, length, is_ended))
@@ -123,22 +129,4 @@ fn is_unread(request: &Method, status: StatusCode) -> bool {
 /// Returns whether the connection becomes another one after this response: a websocket, or a tunnel.
 fn is_upgrade(request: &Method, status: StatusCode) -> bool {
     status == StatusCode::SWITCHING_PROTOCOLS || (*request == Method::CONNECT && status.is_success())
-}
-
-/// The decisions on a request, for the headers of its response.
-pub(super) struct Report {
-    headers: Headers,
-    decision: Option<AllDecision>,
-    policies: Policies,
-    shadow_limits: String,
-}
-
-impl Report {
-    pub(super) fn write(&self, headers: &mut HeaderMap) {
-        if let Some(decision) = &self.decision {
-            let values = HeaderValues { decision, policies: &self.policies, wait: None };
-            self.headers.write(headers, &values);
-        }
-        self.headers.write_shadow(headers, &self.shadow_limits);
-    }
 }

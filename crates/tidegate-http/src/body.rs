@@ -135,10 +135,15 @@ pub(super) struct AtEnd {
 
 impl AtEnd {
     /// Returns `None` if nothing ends with the body, as of most requests.
-    pub(super) fn new(charge: PendingCharge, permits: RequestPermits, response: &Parts) -> Option<Box<Self>> {
+    pub(super) fn new(
+        charge: &mut PendingCharge,
+        permits: &mut RequestPermits,
+        response: &Parts,
+    ) -> Option<Box<Self>> {
         if charge.is_settled() && permits.is_empty() {
             return None;
         }
+        let (charge, permits) = (std::mem::take(charge), std::mem::take(permits));
         let length = response.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
         Some(Box::new(Self { charge, _permits: permits, length }))
     }

@@ -154,6 +154,11 @@ impl Charge {
         self
     }
 
+    /// Returns whether the taken units stay charged in any case, once the service has received the request.
+    pub(super) fn is_final(&self) -> bool {
+        matches!(self.basis, ChargeBasis::Always) && self.abandoned != Abandoned::Refunded
+    }
+
     /// Returns whether the end of the response body determines the charge.
     pub(super) fn is_settled_at_end(&self) -> bool {
         matches!(self.basis, ChargeBasis::Usage | ChargeBasis::Bytes(_) | ChargeBasis::Trailers(_))

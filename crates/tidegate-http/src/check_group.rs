@@ -6,10 +6,11 @@ use futures_util::future::join_all;
 use tidegate::{AllDecision, Check, Decision, Error, Permit, Source, Stopwatch, Switch};
 
 use super::in_flight::{acquire_all, can_wait, decide_each, needs_permit};
+use super::request_checks::Checks;
 
 /// Checks of one request that are decided together: all or nothing, or each independently.
 pub(super) struct CheckGroup {
-    pub(super) checks: Vec<Check>,
+    pub(super) checks: Checks,
     /// For checks that are decided independently: the admitted ones, which a retry does not repeat. Permits are
     /// acquired again: a request that waits for another limit holds none.
     admitted: Option<Vec<Option<GateAdmission>>>,
@@ -32,11 +33,11 @@ impl GateAdmission {
 }
 
 impl CheckGroup {
-    pub(super) fn all(checks: Vec<Check>) -> Self {
+    pub(super) fn all(checks: Checks) -> Self {
         Self { checks, admitted: None, permits: Vec::new() }
     }
 
-    pub(super) fn each(checks: Vec<Check>) -> Self {
+    pub(super) fn each(checks: Checks) -> Self {
         if checks.len() == 1 {
             return Self::all(checks);
         }

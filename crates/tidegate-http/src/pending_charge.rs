@@ -13,10 +13,12 @@ use super::usage::Usage;
 use crate::usage::RequestExtensions;
 
 /// The units taken for one request. Dropping this settles them, in a task: as its [`Stage`] says.
+#[derive(Default)]
 pub(super) struct PendingCharge {
-    items: SmallVec<[PendingItem; 1]>,
-    /// The checks at in-flight limits. Permits release their slots.
-    acquired: Vec<Check>,
+    /// Units whose charge may change. Mostly there are none, so that a request makes no reservation.
+    items: Vec<PendingItem>,
+    /// The checks whose charge is final, and those at in-flight limits. Permits release their slots.
+    settled: SmallVec<[Check; 1]>,
     consumed: Consumed,
     stage: Stage,
     /// The request's runtime. Set for response bodies, which may be dropped outside of it.
@@ -40,8 +42,9 @@ impl PendingItem {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Stage {
+    #[default]
     /// The service has not received the request: a drop refunds all units.
     Outside,
     /// The service handles the request, or its response body is being sent: a drop means that the request is
@@ -52,17 +55,21 @@ enum Stage {
 }
 
 impl PendingCharge {
-    pub(super) fn new(taken: impl Iterator<Item = ((Check, Decision), Charge)>) -> Self {
-        let (mut items, mut acquired) = (SmallVec::new(), Vec::new());
-        for (at, ((check, decision), charge)) in taken.enumerate() {
-            match needs_permit(&check) {
-                true => acquired.push(check),
-                false => {
-                    items.push(PendingItem { at, reservation: Reservation::new(check, decision), charge });
-                }
+    /// `waits`: whether the request may be rejected after its units were taken, which refunds them.
+    pub(super) fn new<'a>(
+        taken: impl Iterator<Item = (Check, &'a Decision, &'a Charge)>,
+        waits: bool,
+    ) -> Self {
+        let mut pending = Self::default();
+        for (at, (check, decision, charge)) in taken.enumerate() {
+            if !needs_permit(&check) && (waits || !charge.is_final()) {
+                let reservation = Reservation::new(check, decision.clone());
+                pending.items.push(PendingItem { at, reservation, charge: charge.clone() });
+            } else if needs_permit(&check) || check.units_charged_by(decision) > 0 {
+                pending.settled.push(check);
             }
         }
-        Self { items, acquired, consumed: Consumed::default(), stage: Stage::Outside, runtime: None }
+        pending
     }
 
     /// Records that the service receives the request. Returns the handle for its reports, if a charge reads
@@ -82,7 +89,7 @@ impl PendingCharge {
     pub(super) fn charged(&self) -> impl Iterator<Item = &Check> + Clone {
         let reservations = self.items.iter().map(|item| &item.reservation);
         let charged = reservations.filter(|reservation| reservation.charged_units() > 0);
-        charged.map(Reservation::check).chain(&self.acquired)
+        charged.map(Reservation::check).chain(&self.settled)
     }
 
     /// Charges the units that the response determines. Returns the new state of each rule whose charge differs
@@ -125,7 +132,7 @@ impl PendingCharge {
     /// Returns the limiter of the checks.
     pub(super) fn limiter(&self) -> Option<Limiter> {
         let item = self.items.first().map(|item| item.reservation.check());
-        item.or(self.acquired.first()).map(Check::limiter)
+        item.or(self.settled.first()).map(Check::limiter)
     }
 
     /// Counts a frame of the response body.

@@ -15,11 +15,14 @@ use super::reserved_slots::ReservedSlots;
 use super::settings::LayerSettings;
 use crate::policy::{Policies, Policy};
 
+/// Checks of one request.
+pub(super) type Checks = SmallVec<[Check; 1]>;
+
 /// The checks of one request.
 #[derive(Default)]
 pub(super) struct RequestChecks {
     /// Checks that can deny; `policies` and `charges` hold one entry for each.
-    pub(super) checks: Vec<Check>,
+    pub(super) checks: Checks,
     pub(super) policies: Policies,
     pub(super) charges: SmallVec<[Charge; 1]>,
     /// Whether each check is decided independently instead of all or nothing.
@@ -98,15 +101,15 @@ impl RequestChecks {
             self.policies.clear();
             self.restricted.clear();
         }
-        // Resolves overrides now: a later refund must reach the gate that was charged.
         let mut checks = std::mem::take(&mut self.checks);
         let count = checks.len();
-        checks.append(&mut self.shadow_checks);
+        checks.extend(self.shadow_checks.drain(..));
+        // Resolves overrides now: a later refund must reach the gate that was charged.
         Check::follow(&mut checks).await;
         for (at, reserved) in self.restricted.drain(..) {
             checks[at] = reserved.restrict(checks[at].clone());
         }
-        self.shadow_checks = checks.split_off(count);
+        self.shadow_checks.extend(checks.drain(count..));
         for (policy, check) in self.policies.iter_mut().zip(&checks) {
             policy.follow(check);
         }

@@ -177,6 +177,9 @@ type Checked = (Vec<Result<Decision, Error>>, Vec<Permit>);
 /// Decides the request by `result` and makes its checks in shadow mode: of rates at the same time, and of in-flight
 /// limits after the admission. A request that waits is not in flight.
 async fn with_shadow(result: impl Future<Output = GroupResult>, checks: &[Check]) -> (GroupResult, Checked) {
+    if checks.is_empty() {
+        return (result.await, Checked::default());
+    }
     let (in_flight, rates): (Vec<&Check>, Vec<&Check>) = checks.iter().partition(|check| needs_permit(check));
     let (result, rates) = join(result, decide_each(&rates)).await;
     let is_admitted =

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use http::request::Parts;
 use http::{Request, Response};
 use http_body::Body;
 use tower_service::Service;
@@ -51,7 +52,8 @@ where
         // Calls the instance that was polled ready: its clone may not be ready.
         let clone = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, clone);
-        ResponseFuture(Box::pin(handle(self.settings.clone(), inner, request)))
+        let (parts, body) = request.into_parts();
+        ResponseFuture(Box::pin(handle(self.settings.clone(), inner, parts, body)))
     }
 }
 
@@ -59,13 +61,13 @@ where
 async fn handle<S, RequestBody, B>(
     settings: Arc<LayerSettings>,
     mut inner: S,
-    request: Request<RequestBody>,
+    mut parts: Parts,
+    body: RequestBody,
 ) -> Result<Response<ResponseBody<B>>, S::Error>
 where
     S: Service<Request<RequestBody>, Response = Response<B>> + Clone,
     B: Body,
 {
-    let (mut parts, body) = request.into_parts();
     // A ready service may reserve a resource for its caller, such as a permit or a queue slot. A request that
     // waits uses a fresh clone instead, so that it does not hold the resource meanwhile.
     let mut is_ready = settings.wait_queue.is_none();

@@ -305,7 +305,7 @@ mod tests {
 
     fn decide(wait_queue: &WaitQueue, check: tidegate::Check) -> JoinHandle<GroupResult> {
         let wait_queue = wait_queue.clone();
-        tokio::spawn(async move { wait_queue.decide(&mut CheckGroup::all(vec![check])).await })
+        tokio::spawn(async move { wait_queue.decide(&mut CheckGroup::all([check].into())).await })
     }
 
     async fn settle() {

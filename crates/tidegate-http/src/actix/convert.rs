@@ -7,8 +7,8 @@ use actix_web::{Error, HttpRequest, HttpResponse, error};
 use bytes::{BufMut, BytesMut};
 use http::{Request, Response, request, response};
 
-use crate::admitted::Report;
-use crate::headers::reported_names;
+use crate::admitted::Admitted;
+use crate::headers::{Headers, reported_names};
 
 /// Returns the head of a request, without extensions.
 ///
@@ -62,9 +62,13 @@ fn to_http(headers: &HeaderMap) -> Result<http::HeaderMap, http::Error> {
     Ok(converted)
 }
 
-/// Writes a report into the headers of a response. Does not copy the others: each value would then keep the memory of all
+/// Writes the report on an admitted request into the headers of its response. Does not copy the others: each value would then keep the memory of all
 /// while HTTP/2 remembers it to compress the next responses.
-pub(super) fn write_report(report: &Report, headers: &mut HeaderMap) -> Result<(), Error> {
+pub(super) fn write_report(
+    admitted: &Admitted,
+    settings: Headers,
+    headers: &mut HeaderMap,
+) -> Result<(), Error> {
     let mut reported = http::HeaderMap::new();
     for name in reported_names() {
         // The values of an inner layer.
@@ -73,7 +77,7 @@ pub(super) fn write_report(report: &Report, headers: &mut HeaderMap) -> Result<(
             reported.append(name.clone(), value.map_err(error::ErrorInternalServerError)?);
         }
     }
-    report.write(&mut reported);
+    admitted.report(settings, &mut reported);
     append_all(headers, &reported)
 }
 

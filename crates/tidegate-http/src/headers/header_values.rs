@@ -156,6 +156,8 @@ impl Fields {
         if self.ends.is_empty() {
             return;
         }
+        // The server adds Content-Length and Date. A map that grows later moves more.
+        headers.reserve(self.ends.len() + 2);
         let text = Bytes::from_owner(self.text);
         let mut start = 0;
         for (name, end, is_list) in self.ends {
