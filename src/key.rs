@@ -217,7 +217,8 @@ impl Keyspace {
         self.of_all_gates("overrides")
     }
 
-    /// Returns the key of the fleet's [figures](crate::observe::figures) of the bucket that begins at this second of the server's clock.
+    /// Returns the key of the fleet's [figures](crate::observe::figures) of the bucket that begins at this second of
+    /// the server's clock.
     pub(crate) fn figures(&self, start_s: u64) -> String {
         self.of_all_gates(&format!("{FIGURES}{start_s}"))
     }

@@ -43,7 +43,8 @@ use crate::runtime::clock::Stopwatch;
 ///
 /// Concurrent checks have no order among each other: a check that was sent directly, or enqueued in another queue, can
 /// overtake an earlier one. The first concurrent callers of a new limiter in particular are answered in any order, since
-/// they share one attempt to connect. A check that begins after the result of another is decided after it. Callers of one process that
+/// they share one attempt to connect. A check that begins after the result of another is decided after it. Callers of
+/// one process that
 /// [wait for a permit](crate::Acquire::max_wait) of one key are admitted in order of arrival, and the checks of
 /// [`check_each`](Self::check_each) and [`Gate::check_many`] are decided in their order, except those of gates that
 /// [charge units used](Gate::charge_used).
@@ -187,7 +188,8 @@ impl Limiter {
     }
 
     /// Tests Redis with a peek: it responds, accepts the credentials, and permits scripts and reads. Writes
-    /// nothing, so it cannot detect that Redis would reject a charge, as [`ready_to_charge`](Self::ready_to_charge) does. Retries for 5 s while Redis does not answer: a service
+    /// nothing, so it cannot detect that Redis would reject a charge, as [`ready_to_charge`](Self::ready_to_charge)
+    /// does. Retries for 5 s while Redis does not answer: a service
     /// should not fail to start because Redis is slow for a moment, or starts beside it.
     ///
     /// Call it when a service starts. A limiter connects on its first check, and the default failure policy

@@ -84,8 +84,10 @@ impl Limiter {
     /// background as soon as Redis answers, until the hold has ended. So callers need not retry.
     ///
     /// A reservation that was admitted while Redis was unavailable has no hold. The process that made it settles
-    /// it once, as [`Reservation::commit`](crate::Reservation::commit) does. If Redis is unavailable, it can be settled again: units
-    /// above the reserved ones may then be charged twice, and a refund whose reply was lost is not repeated. In any other process, each call charges the actual units of
+    /// it once, as [`Reservation::commit`](crate::Reservation::commit) does. If Redis is unavailable, it can be settled
+    /// again: units
+    /// above the reserved ones may then be charged twice, and a refund whose reply was lost is not repeated. In any
+    /// other process, each call charges the actual units of
     /// [`OnFailure::Open`](crate::OnFailure::Open), or those above the reserved units of [`OnFailure::Local`](crate::OnFailure::Local), if the
     /// token is [signed](crate::Builder::reservation_secret). Without a secret, it changes nothing there.
     ///
@@ -165,7 +167,8 @@ impl Reserve {
     /// actual units without a check ([`Settlement::Late`]).
     ///
     /// For windows much longer than the ttl, such as budgets per day or month. The next reservation or settle of the key
-    /// returns the units, and checks of gates with [`Gate::holds`](crate::Gate::holds) do. Until then, other checks are decided too strictly.
+    /// returns the units, and checks of gates with [`Gate::holds`](crate::Gate::holds) do. Until then, other checks are
+    /// decided too strictly.
     pub const fn back(mut self) -> Self {
         self.is_refunded = true;
         self

@@ -22,7 +22,8 @@ const OPEN: Duration = Duration::from_secs(3_600);
 ///
 /// The process and each permit have a random number. A client that knows both may release the permit, at any process.
 /// Redis keeps the records of a process in a sorted set, `tidegate:1:releases/PROCESS`: at most 16,384, and until an
-/// hour after the process has collected the last time. Each call has the [deadline of checks](crate::Builder::deadline). Failure policies and the circuit breaker do not apply.
+/// hour after the process has collected the last time. Each call has the [deadline of
+/// checks](crate::Builder::deadline). Failure policies and the circuit breaker do not apply.
 ///
 /// ```no_run
 /// # async fn example(limiter: tidegate::Limiter) -> Result<(), tidegate::Error> {

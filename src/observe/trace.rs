@@ -19,7 +19,8 @@ pub(crate) fn with_events(observer: Option<Arc<dyn Observer>>) -> Option<Arc<dyn
     observer
 }
 
-/// The span of a check, from its first poll until it is decided or dropped. It is never entered: nothing inside a check is traced. An instrumented future would add a
+/// The span of a check, from its first poll until it is decided or dropped. It is never entered: nothing inside a check
+/// is traced. An instrumented future would add a
 /// level of nesting to each check's future, and callers' own levels already come close to the compiler's
 /// limit. Without the feature `tracing`, there is no span in it.
 pub(crate) struct Span(#[cfg(feature = "tracing")] tracing::Span);

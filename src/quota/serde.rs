@@ -1,4 +1,5 @@
-//! Serialization of quotas and rates, as maps, and of calendars, as texts. Deserialization also takes their text where the format is one that people
+//! Serialization of quotas and rates, as maps, and of calendars, as texts. Deserialization also takes their text where
+//! the format is one that people
 //! write, and validates them like the constructors.
 
 use std::fmt;

@@ -19,7 +19,8 @@ const MAX_TEXT: usize = 64 * 1_024;
 /// Displays as text of the letters `A`-`Z`, `a`-`z`, `0`-`9`, `-` and `_`, which can be stored or sent to another
 /// process, and is parsed there by [`FromStr`]. A token with n checks has about 40 + 45 n letters.
 ///
-/// The text contains an id, unpredictable unless [`Reserve::id`](crate::Reserve::id) was given a guessable one, and for each check the gate, its quota and the key as written in Redis.
+/// The text contains an id, unpredictable unless [`Reserve::id`](crate::Reserve::id) was given a guessable one, and for
+/// each check the gate, its quota and the key as written in Redis.
 /// So it is a secret as far as the keys are: store personal keys by [`KeyMode::Hmac`](crate::KeyMode::Hmac). Sign tokens
 /// that pass through clients: [`Builder::reservation_secret`](crate::Builder::reservation_secret). `Debug` shows
 /// neither the id nor a key.

@@ -123,7 +123,8 @@ impl Key {
     /// Uses the key that `f` takes from the extension `T` of the request, such as the user that an earlier
     /// layer found. None if there is no such extension: the layer then rejects the request with 500 by default,
     /// since no client can add an extension. With actix-web, name `T` in `RateLimitLayer::actix_extension` too. If
-    /// some requests lack it on purpose, such as those of anonymous users, set [`RateLimitLayer::missing_key`](super::RateLimitLayer::missing_key).
+    /// some requests lack it on purpose, such as those of anonymous users, set
+    /// [`RateLimitLayer::missing_key`](super::RateLimitLayer::missing_key).
     #[must_use]
     pub fn extension<T, K>(f: impl Fn(&T) -> K + Send + Sync + 'static) -> Self
     where

@@ -308,7 +308,8 @@ impl RateLimitLayer {
     /// is one at a gate that an operator has closed.
     ///
     /// Requests that wait for the same key are admitted in the order of their arrival at this process, except
-    /// for those whose checks are in flight at the same time: up to 64 while units are left. If `max_waiting` requests wait, keys share this number: the newest request of the longest queue is denied in
+    /// for those whose checks are in flight at the same time: up to 64 while units are left. If `max_waiting` requests
+    /// wait, keys share this number: the newest request of the longest queue is denied in
     /// favor of a key with a shorter queue. If no queue is longer, the new request is denied. A client that
     /// disconnects frees its permit at once.
     ///

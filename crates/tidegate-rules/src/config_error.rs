@@ -29,7 +29,8 @@ pub(super) struct SourceSpan {
     pub(super) offset: u32,
 }
 
-/// A mistake in a rule file: an error, or one of [`Rules::warnings`](super::Rules::warnings). `Display` formats it for a terminal, and replaces control characters:
+/// A mistake in a rule file: an error, or one of [`Rules::warnings`](super::Rules::warnings). `Display` formats it for
+/// a terminal, and replaces control characters:
 ///
 /// ```text
 /// auth.yaml:5:13: there is no unit `minutes`

@@ -66,7 +66,8 @@ impl BodyMemory {
 
 /// Reads a body to its end.
 ///
-/// A body that has arrived with its head, in one piece, takes nothing of `memory`: it is decided even when unfinished bodies take all.
+/// A body that has arrived with its head, in one piece, takes nothing of `memory`: it is decided even when unfinished
+/// bodies take all.
 pub(crate) async fn read<B>(
     body: B,
     max_bytes: usize,

@@ -1,4 +1,5 @@
-//! Provides a real Redis (and a [`Prometheus`], an [`Nginx`], an [`Envoy`] or a [`Chromium`]) for the tests, demo and benches of tidegate: a container if a
+//! Provides a real Redis (and a [`Prometheus`], an [`Nginx`], an [`Envoy`] or a [`Chromium`]) for the tests, demo and
+//! benches of tidegate: a container if a
 //! Docker engine answers, else a plain `redis-server` process, else an [`Error`] with the missing part of
 //! each. It has no in-memory substitute and skips no test. Without the feature `container`, it is always a process.
 //!

@@ -1,4 +1,5 @@
-//! Merges the settings of `serve` into its arguments. Each argument of `serve` that has a value or is a switch is a setting under the same name in
+//! Merges the settings of `serve` into its arguments. Each argument of `serve` that has a value or is a switch is a
+//! setting under the same name in
 //! the environment and in the file. The first of these has precedence:
 //!
 //! 1. the flag, `--grpc-addr`

@@ -62,8 +62,8 @@ fn to_http(headers: &HeaderMap) -> Result<http::HeaderMap, http::Error> {
     Ok(converted)
 }
 
-/// Writes the report on an admitted request into the headers of its response. Does not copy the others: each value would then keep the memory of all
-/// while HTTP/2 remembers it to compress the next responses.
+/// Writes the report on an admitted request into the headers of its response. Does not copy the others: each value would then
+/// keep the memory of all while HTTP/2 remembers it to compress the next responses.
 pub(super) fn write_report(
     admitted: &Admitted,
     settings: Headers,
