@@ -40,11 +40,11 @@
 //! x-ratelimit-limit: 0
 //! x-ratelimit-remaining: 0
 //! x-ratelimit-reset: 3600
-//! ratelimit-policy: "api.api_key_blocked-carl";q=0;w=3600
-//! ratelimit: "api.api_key_blocked-carl";r=0;t=3600
+//! ratelimit-policy: "denied";q=0;w=3600
+//! ratelimit: "denied";r=0;t=3600
 //! retry-after: 3600
 //!
-//! The limit "api.api_key_blocked-carl" of 0 in 3600 seconds is exceeded. Try again in 3600 seconds.
+//! The limit "denied" of 0 in 3600 seconds is exceeded. Try again in 3600 seconds.
 //! ```
 use std::net::SocketAddr;
 use std::time::Duration;

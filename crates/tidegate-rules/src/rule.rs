@@ -155,7 +155,7 @@ impl Rule {
 
     /// Returns a name that tells clients nothing of the rules that other headers do not tell: the rule's name, which an
     /// author wrote for them, or a limit as text, such as `100/min`. `quota`: that decided, such as that of a tier; `None`
-    /// for a limit that denies everything.
+    /// for a limit that denies everything, which is named `denied`.
     #[must_use]
     pub fn neutral_name(&self, quota: Option<Quota>) -> Arc<str> {
         match (&self.settings.name, quota) {
@@ -439,9 +439,9 @@ impl Rule {
     }
 }
 
-/// Returns a limit as text; 0 for one that denies everything.
+/// Returns a limit as text; `denied` for one that denies everything.
 pub(super) fn limit_text(quota: Option<Quota>) -> Arc<str> {
-    quota.map_or_else(|| "0".into(), |quota| quota.to_string().into())
+    quota.map_or_else(|| "denied".into(), |quota| quota.to_string().into())
 }
 
 /// Joins the parts so that different lists make different keys: escapes the separator `|`.

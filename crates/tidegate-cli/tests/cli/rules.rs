@@ -82,7 +82,7 @@ descriptors: [{ key: secret, rate_limit: 1/s }]
             "| each `user` | `pro` | 1000/min burst 1000 | `1000/min burst 1000` |",
             "| each `user` | `internal` | unlimited |  |",
             "| `path=/a\\|b'*`, each `remote_address` |  | 5/min; a request costs 2; 20 denials within 10m ban for 1h | `logins` |",
-            "| each `closed` |  | none is admitted | `0` |",
+            "| each `closed` |  | none is admitted | `denied` |",
             "| each `uploads` |  | 3 in flight | `3 in flight` |",
         ]
     );

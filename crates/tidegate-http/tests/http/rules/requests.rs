@@ -77,7 +77,7 @@ descriptors:
     let denied = tested.send(both()).await;
     assert!(denied.body.contains("The limit \\\"2/h\\\" of 2 in 3600 seconds"), "{}", denied.body);
     let banned = tested.send(request(&[("x-user", "banned")])).await;
-    assert_eq!(banned.header("ratelimit-policy"), Some(r#""0";q=0;w=86400"#));
+    assert_eq!(banned.header("ratelimit-policy"), Some(r#""denied";q=0;w=86400"#));
     for reply in [&admitted, &denied, &banned] {
         let all = format!("{:?} {}", reply.headers, reply.body);
         assert!(!["gold", "api_key", "user.", "banned"].iter().any(|part| all.contains(part)), "{all}");
