@@ -108,13 +108,13 @@ fn no_rooms_import_each_other_in_a_circle() {
 fn house_is_within_its_budgets() {
     const ROOMS: usize = 17;
     const FLOORS: usize = 12;
-    const PUBLIC_FUNCTIONS: usize = 385;
+    const PUBLIC_FUNCTIONS: usize = 386;
     const LINES: [(&str, usize); 7] = [
-        ("src", 24_690),
+        ("src", 24_720),
         ("crates/tidegate-cli/src", 5_360),
         ("crates/tidegate-console/src", 3_875),
-        ("crates/tidegate-http/src", 5_410),
-        ("crates/tidegate-rules/src", 5_645),
+        ("crates/tidegate-http/src", 5_430),
+        ("crates/tidegate-rules/src", 5_685),
         ("crates/tidegate-server/src", 5_770),
         ("lua", 2_390),
     ];

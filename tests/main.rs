@@ -20,6 +20,7 @@ mod closed_connections;
 mod cluster;
 mod connecting;
 mod corrupt_numbers;
+mod decided_apart;
 mod defined_gates;
 mod deny_cache;
 mod deny_cache_exact;

@@ -7,11 +7,11 @@ use tidegate::{AllDecision, Check, Decision, Error, Permit};
 use tidegate_rules::RulesDecision;
 
 use super::admitted::Admitted;
-use super::check_group::CheckGroup;
+use super::check_group::{CheckGroup, Checks};
 use super::headers::Headers;
 use super::pending_charge::PendingCharge;
 use super::rejection::Rejection;
-use super::request_checks::{Checks, RequestChecks};
+use super::request_checks::RequestChecks;
 use super::request_permits::RequestPermits;
 use super::settings::{LayerSettings, OnError};
 use super::wait_queue::GroupResult;

@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use smallvec::SmallVec;
 use tidegate::{AllDecision, Check, Decision, Error, Permit, Source, Stopwatch, Switch};
 
 use super::in_flight::{acquire_all, can_wait, decide_each, needs_permit};
-use super::request_checks::Checks;
+
+/// Checks of one request.
+pub(super) type Checks = SmallVec<[Check; 1]>;
 
 /// Checks of one request that are decided together: all or nothing, or each independently.
 pub(super) struct CheckGroup {

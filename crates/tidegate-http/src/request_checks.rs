@@ -7,16 +7,13 @@ use smallvec::SmallVec;
 use tidegate::{Check, Decision};
 
 use super::charge::Charge;
-use super::check_group::CheckGroup;
+use super::check_group::{CheckGroup, Checks};
 use super::gate_rule::GateRule;
 use super::in_flight::is_in_flight;
 use super::missing_key::{Absent, MissingKey, NO_KEY};
 use super::reserved_slots::ReservedSlots;
 use super::settings::LayerSettings;
 use crate::policy::{Policies, Policy};
-
-/// Checks of one request.
-pub(super) type Checks = SmallVec<[Check; 1]>;
 
 /// The checks of one request.
 #[derive(Default)]
