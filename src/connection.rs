@@ -35,7 +35,7 @@ use self::node::{Exchanged, Node, NodeRequest};
 pub(crate) use self::reply::words;
 use self::retry::RetryBudget;
 pub(crate) use self::sentinel::Sentinels;
-use self::source::ConnectionSource;
+use self::source::{ConnectionSource, Expected};
 #[cfg(feature = "tls")]
 pub(crate) use self::tls::Tls;
 use crate::error::Error;
@@ -66,7 +66,7 @@ pub(crate) struct CallTarget {
 
 impl Connection {
     pub(crate) fn to_server(info: ConnectionInfo, login: Login, background: Arc<Background>) -> Self {
-        Self::one(ConnectionSource::Server(Box::new(info), login), background)
+        Self::one(ConnectionSource::Server(Box::new(info), login, Expected::Any), background)
     }
 
     pub(crate) fn by_sentinels(sentinels: Sentinels, login: Login, background: Arc<Background>) -> Self {

@@ -110,12 +110,12 @@ fn house_is_within_its_budgets() {
     const FLOORS: usize = 12;
     const PUBLIC_FUNCTIONS: usize = 386;
     const LINES: [(&str, usize); 7] = [
-        ("src", 24_720),
-        ("crates/tidegate-cli/src", 5_360),
+        ("src", 24_800),
+        ("crates/tidegate-cli/src", 5_490),
         ("crates/tidegate-console/src", 3_875),
         ("crates/tidegate-http/src", 5_430),
-        ("crates/tidegate-rules/src", 5_685),
-        ("crates/tidegate-server/src", 5_770),
+        ("crates/tidegate-rules/src", 5_805),
+        ("crates/tidegate-server/src", 5_800),
         ("lua", 2_390),
     ];
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

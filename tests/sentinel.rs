@@ -53,7 +53,11 @@ async fn primary_unknown_to_the_sentinels_is_an_error_that_states_the_cause() {
     let url = sentinels.replica().url();
     let error = Limiter::builder().sentinel([url], "any").deadline(PATIENCE).build().unwrap();
     let error = error.ready().await.unwrap_err();
-    assert!(error.is_unavailable() && error.to_string().contains("unknown command"), "{error}");
+    assert!(
+        error.is_unavailable()
+            && error.to_string().contains("is a Redis, not a sentinel: give the addresses of sentinels"),
+        "{error}"
+    );
 
     let error = Limiter::builder().sentinel([], "any").build().unwrap_err();
     assert!(error.is_config(), "{error}");

@@ -1,7 +1,8 @@
 //! A Redis Cluster: one connection to each node in use, and the node that serves each of the 48 hash tags.
 //!
 //! A node replies `MOVED` to a call for a slot that another node serves. The client sends no other query for
-//! the topology, so it needs the same permissions as for a single server.
+//! the topology, so it needs the same permissions as for a single server. It only checks by HELLO, which needs none, that
+//! cluster mode is on.
 //!
 //! # Why not the cluster client of redis-rs
 //!

@@ -1,5 +1,6 @@
 //! Connecting to one server: its time limit, settings and errors.
 
+use std::collections::HashMap;
 use std::error::Error as StdError;
 use std::fmt;
 use std::future::Future;
@@ -41,6 +42,18 @@ pub(super) async fn connect_to(info: ConnectionInfo) -> Result<MultiplexedConnec
         Ok(_) => Ok(connection),
         Err(error) => Err(connect_error(error)),
     }
+}
+
+/// Returns whether a server can be a node of a cluster. Another one replies to all calls without a redirect, so it would count
+/// apart from the nodes. HELLO needs no permission; a server that does not know it, or that accepts ASKING, may be a node.
+pub(super) async fn is_cluster_node(connection: &mut MultiplexedConnection) -> Result<bool, Error> {
+    let hello = connection.send_packed_command(&redis::cmd("HELLO")).await.map_err(connect_error)?;
+    let fields: HashMap<String, Value> = redis::from_redis_value(hello).unwrap_or_default();
+    if !matches!(fields.get("mode"), Some(Value::BulkString(mode)) if mode == b"standalone") {
+        return Ok(true);
+    }
+    let asking = connection.send_packed_command(&redis::cmd("ASKING")).await.map_err(connect_error)?;
+    Ok(!matches!(asking, Value::ServerError(_)))
 }
 
 /// Skips CLIENT SETINFO: saves a round trip and an ACL permission.

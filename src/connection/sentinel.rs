@@ -6,10 +6,10 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
-use redis::{ConnectionInfo, RedisConnectionInfo, Value};
+use redis::{ConnectionInfo, RedisConnectionInfo, ServerError, Value};
 
 use super::connect::{CONNECT_TIMEOUT, Login, connect_error, connect_to, with_address};
-use super::source::addresses_of;
+use super::source::{address_of, addresses_of};
 use crate::error::Error;
 
 /// Bounds each of the two steps of an attempt: a sentinel's answer, and a connection to the primary
@@ -113,6 +113,12 @@ impl Sentinels {
                 _ => Err(self.query_failed("names no address")),
             },
             Ok(Ok(Value::Nil)) => Err(self.query_failed("knows no primary of this name")),
+            Ok(Ok(Value::ServerError(error))) if is_unknown_command(&error) => {
+                let address = address_of(sentinel);
+                Err(Error::unavailable(format!(
+                    "{address} is a Redis, not a sentinel: give the addresses of sentinels (usually port 26379)"
+                )))
+            }
             Ok(Ok(Value::ServerError(error))) => Err(connect_error(error.into())),
             Ok(Ok(_)) => Err(self.query_failed("sent an unexpected reply: is it a sentinel?")),
             Ok(Err(error)) => Err(error),
@@ -145,6 +151,10 @@ impl Sentinels {
             Err(_) => Err(Error::unavailable(format!("{at}, which a sentinel names, does not answer"))),
         }
     }
+}
+
+fn is_unknown_command(error: &ServerError) -> bool {
+    error.details().is_some_and(|details| details.starts_with("unknown command"))
 }
 
 /// Returns true if the role is unknown: a user without permission for ROLE detects a replica by its first

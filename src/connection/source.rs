@@ -3,15 +3,23 @@
 use deadpool_redis::{HookError, PoolError};
 use redis::{ConnectionAddr, ConnectionInfo};
 
-use super::connect::{Login, connect_error, connect_to};
+use super::connect::{Login, connect_error, connect_to, is_cluster_node};
 use super::link::Link;
 use super::sentinel::Sentinels;
 use crate::error::Error;
 use crate::error::redact::RedactedUrl;
 
+/// The server that a URL is expected to lead to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Expected {
+    Any,
+    #[cfg(feature = "cluster")]
+    ClusterNode,
+}
+
 #[derive(Clone)]
 pub(super) enum ConnectionSource {
-    Server(Box<ConnectionInfo>, Login),
+    Server(Box<ConnectionInfo>, Login, Expected),
     Sentinels(Box<Sentinels>, Login),
     Pool(deadpool_redis::Pool),
 }
@@ -21,7 +29,7 @@ impl ConnectionSource {
     pub(super) fn silence(&self) -> &'static str {
         match self {
             // A Redis without TLS reads the TLS handshake as an incomplete line, and waits for its end.
-            Self::Server(info, _) if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) => {
+            Self::Server(info, ..) if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) => {
                 "timed out connecting: does the server speak TLS on this port?"
             }
             _ => "timed out connecting",
@@ -31,7 +39,7 @@ impl ConnectionSource {
     /// Returns the address of the server, without credentials.
     pub(super) fn address(&self) -> String {
         match self {
-            Self::Server(info, _) => address_of(info),
+            Self::Server(info, ..) => address_of(info),
             Self::Sentinels(sentinels, _) => sentinels.address(),
             // A pool does not reveal the address in its settings.
             Self::Pool(_) => "the Redis of the pool that the builder was given".to_owned(),
@@ -40,7 +48,17 @@ impl ConnectionSource {
 
     pub(super) async fn connect(&self) -> Result<Link, Error> {
         Ok(Link::new(match self {
-            Self::Server(info, login) => connect_to(login.apply(ConnectionInfo::clone(info)).await?).await?,
+            Self::Server(info, login, expected) => {
+                let mut connection = connect_to(login.apply(ConnectionInfo::clone(info)).await?).await?;
+                if *expected != Expected::Any && !is_cluster_node(&mut connection).await? {
+                    let address = address_of(info);
+                    return Err(Error::unavailable(format!(
+                        "{address} is not a node of a Redis Cluster (its cluster mode is off): connect to it as to a single \
+                         server"
+                    )));
+                }
+                connection
+            }
             Self::Sentinels(sentinels, login) => sentinels.connect(login).await?,
             Self::Pool(pool) => {
                 let connection = pool.get().await.map_err(pool_error)?;
@@ -67,7 +85,7 @@ fn pool_error(error: PoolError) -> Error {
 const MAX_NAMED: usize = 3;
 
 /// Returns the URL of a server without its user, password and options.
-fn address_of(info: &ConnectionInfo) -> String {
+pub(super) fn address_of(info: &ConnectionInfo) -> String {
     let at = |host: &str, port: u16| match host.contains(':') {
         true => format!("[{host}]:{port}"),
         false => format!("{host}:{port}"),

@@ -188,7 +188,11 @@ impl<'t> TextReader<'t> {
         };
         let quota = match algorithm.parameters {
             Parameters::Rate => {
-                let capacity = self.number(algorithm.words)?;
+                let words = algorithm.words;
+                if self.rest.is_empty() {
+                    return Err(format!("after `{words}` comes a number of units, such as `{words} 20`"));
+                }
+                let capacity = self.number(words)?;
                 Quota::with_rate(algorithm, capacity, Rate::try_new(units, window).map_err(reason)?)
             }
             Parameters::Window | Parameters::Count => Quota::with_window(algorithm, units, window),
@@ -245,8 +249,36 @@ impl<'t> TextReader<'t> {
         }
         match self.take_words("per") {
             true => Ok(()),
-            false => Err("after the number of units comes a period, such as `/min`".to_owned()),
+            false => Err(self.no_period()),
         }
+    }
+
+    /// Returns the reason why no period follows the number that was read, with the right form of a frequent mistake.
+    fn no_period(&self) -> String {
+        const EXPECTED: &str = "after the number of units comes a period, such as `/min`";
+        let (text, rest) = (self.text.trim(), self.rest);
+        let number = shown(text[..text.len() - rest.len()].trim_end());
+        let (word, tail) = rest.split_at(rest.find(|it: char| !it.is_alphabetic()).unwrap_or(rest.len()));
+        let tail = shown(tail.trim_start());
+        let right = match (&*word.to_ascii_lowercase(), rest.chars().next()) {
+            (_, None) => return EXPECTED.to_owned(),
+            ("in", _) => format!("write `{number} in flight`"),
+            ("e" | "k" | "m", _) | (_, Some(',' | '_' | '\'')) => {
+                "write the number in digits alone, such as `1000/min`".to_owned()
+            }
+            (_, Some('.')) => "a number is whole: write `3/2s` for 1.5 per second".to_owned(),
+            ("rps", _) => format!("write `{number}/s`"),
+            ("rpm", _) => format!("write `{number}/min`"),
+            ("rph", _) => format!("write `{number}/h`"),
+            (_, Some(first)) if first.is_alphabetic() && tail.starts_with('/') => {
+                format!("write `{number}{tail}`")
+            }
+            (_, Some(first)) if first.is_alphabetic() && tail.starts_with("per ") => {
+                format!("write `{number} {tail}`")
+            }
+            _ => EXPECTED.to_owned(),
+        };
+        format!("`{}` after `{number}` is not understood: {right}", shown(rest))
     }
 
     fn period(&mut self) -> Result<Duration, String> {
@@ -267,7 +299,16 @@ impl<'t> TextReader<'t> {
         let digits = self.take_while(|character| character.is_ascii_digit());
         let number = digits.parse();
         number.map_err(|_| match digits.is_empty() {
-            true => format!("{of} is missing before `{}`", shown(self.rest)),
+            true if self.rest.is_empty() => format!("{of} is missing"),
+            true => format!(
+                "{of} is missing before `{}`{}",
+                shown(self.rest),
+                match self.rest.chars().next() {
+                    Some('-' | '−') => ": a limit is not negative",
+                    Some(first) if first.is_numeric() => ": write it in the digits 0 to 9",
+                    _ => "",
+                }
+            ),
             false => format!("`{}` is too large", shown(digits)),
         })
     }
@@ -302,6 +343,10 @@ impl<'t> TextReader<'t> {
 
     fn error(&self, kind: &str, reason: &str) -> Error {
         let right = match kind {
+            // The reason has the right form of this very text.
+            _ if reason.contains("write `") => {
+                return Error::config(format!("no {kind} `{}`: {reason}", shown(self.text)));
+            }
             "rate" => "write such as `5/s` or `100/min`",
             "time" => "write such as `50ms`",
             _ => RIGHT,
@@ -405,19 +450,29 @@ mod tests {
             ("5", "after the number of units comes a period"),
             ("5/", "a unit of time is missing"),
             ("5/fortnight", "`fortnight` is no unit of time"),
-            ("-5/min", "missing before `-5/min`"),
-            ("5.5/min", "after the number"),
+            ("-5/min", "missing before `-5/min`: a limit is not negative"),
+            ("١٠٠/min", "missing before `١٠٠/min`: write it in the digits 0 to 9"),
+            ("5.5/min", "`.5/min` after `5` is not understood: a number is whole: write `3/2s`"),
+            ("1e3/min", "`e3/min` after `1` is not understood: write the number in digits alone"),
+            ("1,000/min", "`,000/min` after `1` is not understood: write the number in digits alone"),
+            ("10k/min", "`k/min` after `10` is not understood: write the number in digits alone"),
+            ("5r/s ", "`r/s` after `5` is not understood: write `5/s`"),
+            ("100 requests per minute", "write `100 per minute`"),
+            ("100rpm", "`rpm` after `100` is not understood: write `100/min`"),
+            ("10 in fligt", "`in fligt` after `10` is not understood: write `10 in flight`"),
+            ("10 units", "`units` after `10` is not understood: after the number of units comes a period"),
+            ("5/min queue", "after `queue` comes a number of units, such as `queue 20`"),
             ("0/min", "a limit must be 1 to 2^48 units"),
             ("99999999999999999999/min", "`99999999999999999999` is too large"),
             ("5/99999999999week", "too long"),
             ("5/min brust 20", "`brust 20` is not understood"),
-            ("5/min burst", "burst is missing"),
+            ("5/min burst", "after `burst` comes a number of units"),
             ("5/min burst 20 30", "`30` is not understood"),
             ("5/min burst 20 counting denied", "only a sliding log"),
             ("5/min sliding log denied", "`denied` is not understood"),
             ("5/min offset 60s", "shorter than the window"),
             ("5/min sliding", "`sliding` is not understood"),
-            ("5 in flights", "after the number"),
+            ("5 in flights", "write `5 in flight`"),
             (
                 "5/month",
                 "write `per month in UTC`, or another time zone, for those of the calendar, or `per 30d`",
@@ -429,7 +484,8 @@ mod tests {
             ("5/day in", "`in` a time zone"),
         ] {
             let error = error(text);
-            assert!(error.contains(part) && error.contains("write such as `100/min`"), "{text}: {error}");
+            let has_right = error.contains("write such as `100/min`") || error.contains("write `");
+            assert!(error.contains(part) && has_right, "{text}: {error}");
         }
         let rate = "5/x".parse::<Rate>().unwrap_err().to_string();
         assert!(rate.contains("no rate `5/x`") && rate.contains("such as `5/s`"), "{rate}");

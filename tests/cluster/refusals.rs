@@ -163,3 +163,17 @@ fn a_limiter_that_outlives_a_runtime_connects_in_the_next() {
         assert_eq!(runtime().block_on(gate.check("key")).unwrap().remaining(), left);
     }
 }
+
+#[tokio::test]
+async fn server_that_is_not_a_node_of_a_cluster_is_refused() {
+    let server = tidegate_testkit::shared();
+    for url in [server.url().to_owned(), format!("{}?protocol=resp3", server.url())] {
+        let gate = limiter(&url).gate("gate", Quota::fixed_window(5, MINUTE));
+        let error = gate.check("key").await.unwrap_err();
+        assert!(error.is_unavailable(), "{error}");
+        assert!(
+            error.to_string().contains("is not a node of a Redis Cluster (its cluster mode is off)"),
+            "{error}"
+        );
+    }
+}

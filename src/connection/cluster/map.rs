@@ -9,7 +9,7 @@ use redis::{ConnectionAddr, ConnectionInfo};
 use super::Address;
 use crate::connection::connect::{Login, with_address};
 use crate::connection::node::Node;
-use crate::connection::source::ConnectionSource;
+use crate::connection::source::{ConnectionSource, Expected};
 use crate::error::Error;
 use crate::key::{HASH_TAGS, HashTag};
 use crate::runtime::background::Background;
@@ -115,8 +115,8 @@ impl Map {
         }
         self.forget();
         let (host, port) = address.clone();
-        let source =
-            ConnectionSource::Server(Box::new(with_address(&self.template, host, port)), self.login.clone());
+        let info = Box::new(with_address(&self.template, host, port));
+        let source = ConnectionSource::Server(info, self.login.clone(), Expected::ClusterNode);
         let member = Arc::new(Member {
             address: address.clone(),
             node: Node::new(source, self.background.clone(), self.connections.clone()),
