@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use super::config_error::{ConfigError, ConfigErrors, ErrorList, SourceSpan};
 use super::fields::{CHARGES, DESCRIPTOR, DOCUMENT};
-use super::mapping::Mapping;
+use super::mapping::{Mapping, Source};
 use super::network_reader::NetworksField;
 use super::reader::{Fields, MAX_WARNINGS, Reader, quoted};
-use super::regex_like::{as_wildcard, is_regex_like};
+use super::regex_like::{as_wildcard, is_regex_like, route_parameter};
 use super::rule::{LimitSettings, Pattern, Rule, RuleMarks, Step};
 use super::tree::{Branch, Level};
 use super::unmatched::unmatched;
 use super::wildcard::MAX_STARS;
-use super::yaml::{SpareBudget, YamlNode};
+use super::yaml::{SpareBudget, YamlNode, template};
 use super::{limit_reader, mapping_reader, metadata, network_reader};
 use crate::files::SourceFile;
 
@@ -75,7 +75,12 @@ pub(super) fn compile(
     let mut overlap_visits_left = MAX_VISITS;
     let mut spare = SpareBudget::default();
     for source in sources {
-        let nodes = match YamlNode::documents(source, &mut spare) {
+        let nodes = YamlNode::documents(source, &mut spare);
+        if let Some(error) = template(source, &nodes).filter(|_| source.is_rule_file()) {
+            errors.push(error);
+            continue;
+        }
+        let nodes = match nodes {
             Ok(nodes) if nodes.is_empty() => {
                 errors.push(source.error(SourceSpan::default(), "this file contains no rules"));
                 continue;
@@ -104,6 +109,7 @@ pub(super) fn compile(
             unlimited: Vec::new(),
             domain: Arc::default(),
             charges_each: false,
+            route_keys: Vec::new(),
             path_bytes_left,
             searches_left,
             overlap_visits_left,
@@ -175,6 +181,8 @@ struct FileCompiler<'s, 'c> {
     documents: Vec<Document>,
     domain: Arc<str>,
     charges_each: bool,
+    /// The keys of the domain whose values are routes, such as `/users/{id}`.
+    route_keys: Vec<Box<str>>,
     /// The path to the current descriptor.
     steps: Vec<Step>,
     /// The settings that further rules can share, the last first.
@@ -191,6 +199,12 @@ struct FileCompiler<'s, 'c> {
 
 impl FileCompiler<'_, '_> {
     fn document(&mut self, mut node: YamlNode<'_>, options: CompileOptions) {
+        if node.has("apiVersion") && node.has("kind") {
+            let message =
+                "this is a manifest of Kubernetes, not a rule file: save the rules in its `data` as a file";
+            self.reader.error(SourceSpan { length: 0, ..node.span() }, message);
+            return;
+        }
         // Each descriptor is freed when it is compiled: the memory of both is not needed at once.
         let descriptors = node.take("descriptors");
         let node = &node;
@@ -223,6 +237,9 @@ impl FileCompiler<'_, '_> {
         let actions =
             mapping_reader::rate_limits(&mut self.reader, fields.get("rate_limits"), &mut domain.mapping);
         self.documents.push(Document { domain: self.domain.clone(), span, entries: (first, actions) });
+        let actions = domain.mapping.rate_limits.iter().flat_map(|entry| &entry.actions);
+        let of_routes = actions.filter(|action| matches!(action.source, Source::PathTemplate(_)));
+        self.route_keys = of_routes.map(|action| action.key.clone()).collect();
         if let Some(node) = fields.get("tier") {
             let tier = mapping_reader::tier(&mut self.reader, node);
             if let (Some(_), Some(_)) = (&tier, &domain.mapping.tier) {
@@ -261,6 +278,14 @@ impl FileCompiler<'_, '_> {
         if key.contains('*') {
             let message = "a `key` is matched literally: this one matches only a key that contains `*`";
             self.reader.warning(span, message, "put the `*` into a `value`");
+        }
+        // A client of the service may send routes under the key of the action.
+        if let (Some((_, at)), Some((part, wildcard))) = (value, route_parameter(value_text))
+            && key != "path_template"
+            && !self.route_keys.iter().any(|of_routes| **of_routes == *key)
+        {
+            let hint = format!("write `{wildcard}`, or use the action `path_template`");
+            self.reader.warning(at, format!("`{part}` is matched literally"), hint);
         }
         let networks = network_reader::read(&mut self.reader, &fields, node, key, level);
         let mut pattern = match &networks {

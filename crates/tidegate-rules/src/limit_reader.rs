@@ -31,7 +31,7 @@ const LIMITED_FIELDS: [&str; 14] = [
 
 /// The fields of a `rate_limit` that exclude a ban, each with the reason.
 const EXCLUDE_BAN: [(&str, &str); 2] = [
-    ("in_flight", "units in use deny, not many requests"),
+    ("in_flight", "a ban counts denials of a rate, and an in-flight limit has none"),
     ("lease", "denials caused by units that other processes lease would count"),
 ];
 

@@ -174,7 +174,7 @@ impl Rules {
     /// Returns mistakes that do not prevent loading, ordered by file, line and column; at most 100.
     /// [`bind`](Self::bind) and each reload report them to the limiter as the warning `rules-file`.
     ///
-    /// - a value that looks like a regular expression, or like a network
+    /// - a value that looks like a regular expression, a network, or a route such as `/users/{id}`
     /// - a `*` in a key, two `*` side by side, a number beside `unlimited`, a name in `replaces` that no rule has
     /// - a domain without `descriptors`, or a descriptor with no limit at or below it
     /// - actions whose descriptors no rule matches

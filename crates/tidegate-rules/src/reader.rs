@@ -224,6 +224,9 @@ impl<'s> Reader<'s> {
             Value::Number(number) if (min..=MAX_NUMBER).contains(&number) => return Some(number),
             Value::Number(number) if number < min => format!("`{name}` must be at least {min}"),
             Value::Number(_) => format!("`{name}` must be at most 2^48"),
+            Value::Other | Value::Text(_) if self.is_whole_and_large(node) => {
+                format!("`{name}` must be at most 2^48")
+            }
             Value::Other if self.source.written(node.span()).starts_with('-') => {
                 format!("`{name}` must be at least {min}, not {}", quoted(self.source.written(node.span())))
             }
@@ -233,6 +236,12 @@ impl<'s> Reader<'s> {
         None
     }
 
+    /// Returns whether a value is written as a whole number with more digits than any that YAML reads as one.
+    fn is_whole_and_large(&self, node: &YamlNode) -> bool {
+        let written = self.source.written(node.span());
+        written.len() >= 20 && written.bytes().all(|byte| byte.is_ascii_digit())
+    }
+
     /// Reads one of `choices` and returns its index. Ignores case, as Envoy does.
     pub(super) fn choice(&mut self, name: &str, choices: &[&str], node: &YamlNode) -> Option<usize> {
         let word = self.text(name, node)?;
@@ -240,6 +249,9 @@ impl<'s> Reader<'s> {
         if found.is_none() {
             let hint = match self.closest(word, choices.iter().copied()) {
                 Some(near) => format!("did you mean `{near}`?"),
+                None if word.eq_ignore_ascii_case("gcra") => {
+                    "write `token_bucket`, which decides as GCRA does".to_owned()
+                }
                 None => format!("expected one of {}", choices.join(", ")),
             };
             self.error(node.span(), format!("there is no {name} `{}`", quoted(word))).hint(hint);

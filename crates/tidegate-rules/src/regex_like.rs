@@ -27,6 +27,19 @@ pub(super) fn as_wildcard(value: &str) -> Option<String> {
     (is_plain && !value.is_empty() && !value.contains("**")).then_some(value)
 }
 
+/// Returns the first parameter of a route such as `/users/{id}` or `/users/:id`, and the route with `*` for each of them.
+pub(super) fn route_parameter(value: &str) -> Option<(&str, String)> {
+    let is_parameter = |part: &&str| match part.strip_prefix(':') {
+        Some(name) => name.starts_with(|first: char| first.is_alphabetic()),
+        None => part.len() > 2 && part.starts_with('{') && part.ends_with('}'),
+    };
+    let route = value.strip_prefix('/').filter(|_| value.len() <= MAX_EXAMINED_BYTES)?;
+    let first = route.split('/').find(is_parameter)?;
+    let parts: Vec<&str> =
+        value.split('/').map(|part| if is_parameter(&part) { "*" } else { part }).collect();
+    Some((first, parts.join("/")))
+}
+
 /// `.*` or `.+` after a separator. After a letter it can be a literal dot, as in `com.example.*`.
 fn has_any_text(value: &str) -> bool {
     [".*", ".+"].iter().any(|any| {
@@ -109,6 +122,18 @@ mod tests {
             "price^2",
         ] {
             assert!(!is_regex_like(value), "{value}");
+        }
+    }
+
+    #[test]
+    fn parameter_of_a_route_is_recognized() {
+        for (value, part, wildcard) in
+            [("/users/{id}", "{id}", "/users/*"), ("/users/:id/posts/:post", ":id", "/users/*/posts/*")]
+        {
+            assert_eq!(route_parameter(value), Some((part, wildcard.to_owned())));
+        }
+        for value in ["/users/*", "{id}", "/a/{}", "/a:b", "/:8080", "/a{b}", ""] {
+            assert_eq!(route_parameter(value), None, "{value}");
         }
     }
 

@@ -158,6 +158,23 @@ impl<'s> YamlNode<'s> {
         *length = span.length.try_into().unwrap_or(u16::MAX);
     }
 
+    /// Returns whether this is a map with a field of this name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        let is_field = |key: &YamlNode<'_>| matches!(key.value(), Value::Text(field) if field == name);
+        matches!(self.value(), Value::Map(entries) if entries.iter().any(|(key, _)| is_field(key)))
+    }
+
+    /// Returns whether a map is the key of another one, as `{{ name }}` is.
+    fn has_map_as_key(&self) -> bool {
+        match self.value() {
+            Value::Map(entries) => entries
+                .iter()
+                .any(|(key, value)| matches!(key.value(), Value::Map(_)) || value.has_map_as_key()),
+            Value::List(items) => items.iter().any(|item| item.has_map_as_key()),
+            _ => false,
+        }
+    }
+
     /// Removes the value of the last field of this name, and leaves null. So its memory can be released early.
     pub(super) fn take(&mut self, name: &str) -> Option<Self> {
         let Self::Map(.., entries) = self else { return None };
@@ -214,6 +231,75 @@ fn exact<T>(items: Vec<T>) -> Box<[T]> {
     exact.into_boxed_slice()
 }
 
+/// Returns the error of a template that was not rendered, if the file has `{{` at the place of an error or in place of a key.
+pub(super) fn template(
+    source: &SourceFile,
+    nodes: &Result<Vec<YamlNode<'_>>, Box<ConfigError>>,
+) -> Option<ConfigError> {
+    let offset = source.text.find("{{")?;
+    let span = span_at(&source.text, offset);
+    let is_template = match nodes {
+        Ok(nodes) => nodes.iter().any(YamlNode::has_map_as_key),
+        Err(error) => {
+            let line = source.text.lines().nth(error.line().saturating_sub(1));
+            line.is_some_and(|line| line.contains("{{"))
+        }
+    };
+    is_template
+        .then(|| source.error(span, "this file is a template: render it first, as `helm template` does"))
+}
+
+/// Returns the position of an offset in bytes.
+fn span_at(text: &str, offset: usize) -> SourceSpan {
+    let before = &text[..offset];
+    let line = &before[before.rfind('\n').map_or(0, |end| end + 1)..];
+    let (line, column) = (before.matches('\n').count() as u32 + 1, line.chars().count() as u32 + 1);
+    SourceSpan { line, column, length: 1, offset: offset as u32 }
+}
+
+/// Returns the place and the cause of a mistake that the parser notices later, or describes in its own terms.
+fn cause(text: &str, span: SourceSpan, source: &str) -> Option<(SourceSpan, String)> {
+    let offset = (span.offset as usize).min(source.len());
+    let start = source[..offset].rfind('\n').map_or(0, |end| end + 1);
+    let message = match text {
+        text if text.contains("tab") => {
+            // The parser notices the tab where the text before that line ends.
+            let mut at = start;
+            for line in source[start..].split_inclusive('\n') {
+                let text = line.trim_start_matches([' ', '\t']);
+                if let Some(tab) = line[..line.len() - text.len()].find('\t') {
+                    return Some((span_at(source, at + tab), "a tab indents this line: use spaces".to_owned()));
+                }
+                at += line.len();
+            }
+            return None;
+        }
+        text if text.contains("did not find expected key") || text.contains("did not find expected '-'") => {
+            "this line begins in a column in which nothing above it begins: align it with the lines of its map or list"
+                .to_owned()
+        }
+        text if text.contains("mapping values are not allowed") => {
+            let before = source[..start].trim_end();
+            let line = before.rfind('\n').map_or(0, |end| end + 1);
+            match (before[line..].split_once(':'), source[start..offset].contains(": ")) {
+                (_, true) => "a value that contains `: ` needs quotes".to_owned(),
+                (Some((_, value)), _) if !value.is_empty() && !value.starts_with(' ') => {
+                    let colon = before.len() - value.len() - 1;
+                    return Some((span_at(source, colon), "a space is missing after this colon".to_owned()));
+                }
+                _ => "this line begins too far to the right: align it with the lines of its map".to_owned(),
+            }
+        }
+        text if text.contains("alias") || text.contains("unexpected character") => {
+            let first = source[offset..].chars().next()?;
+            let anchor = if text.contains("unknown anchor") { "no anchor has this name, and " } else { "" };
+            format!("{anchor}a value that begins with `{first}` needs quotes")
+        }
+        _ => return None,
+    };
+    Some((span, message))
+}
+
 /// Converts an error of the parser.
 fn invalid(error: &Error, source: &SourceFile) -> ConfigError {
     let span = error.location().map(|at| {
@@ -233,6 +319,8 @@ fn invalid(error: &Error, source: &SourceFile) -> ConfigError {
     } else if text.contains("budget breached") || text.contains("limit exceeded") {
         "this YAML would take too much memory: too many values for its size, too many aliases, or aliases of long texts"
             .to_owned()
+    } else if let Some((span, cause)) = span.and_then(|span| cause(text, span, &source.text)) {
+        return source.error(span, format!("invalid YAML: {cause}"));
     } else {
         format!("invalid YAML: {text}")
     };

@@ -21,7 +21,7 @@ const EXPECTED: &[(&str, &[&str])] = &[
             "9:93 `lasts` is not supported: write `for`",
             "10:67 a ban must be a map with the fields after, within, for, not `20`",
             "11:51 `ban` cannot be combined with `unlimited` = remove one of them",
-            "12:48 `ban` cannot be combined with `in_flight`: units in use deny, not many requests = remove one of them",
+            "12:48 `ban` cannot be combined with `in_flight`: a ban counts denials of a rate, and an in-flight limit has none = remove one of them",
             "13:78 `ban` cannot be combined with `lease`: denials caused by units that other processes lease would count = remove one of them",
             "14:67 `ban` needs a limit above 0: a limit of 0 denies without a check, so no denial is counted = remove one of them",
         ],
@@ -119,6 +119,10 @@ const EXPECTED: &[(&str, &[&str])] = &[
             "12:107 a fixed_window has no `burst`: the whole limit can be used at once = remove it, or add `algorithm: token_bucket`",
             "12:143 `burst` cannot be combined with `unlimited`",
         ],
+    ),
+    (
+        "kubernetes-manifest",
+        &["1:1 this is a manifest of Kubernetes, not a rule file: save the rules in its `data` as a file"],
     ),
     (
         "lease-of-a-leaky-bucket",
@@ -272,7 +276,10 @@ const EXPECTED: &[(&str, &[&str])] = &[
     ),
     ("no-yaml", &["2:14 invalid YAML: unclosed bracket '['"]),
     ("number-in-quotes", &["6:26 `requests_per_unit` must be a whole number, not the string `5`"]),
-    ("number-too-large", &["6:26 `requests_per_unit` must be at most 2^48"]),
+    (
+        "number-too-large",
+        &["6:26 `requests_per_unit` must be at most 2^48", "8:52 `requests_per_unit` must be at most 2^48"],
+    ),
     (
         "quota-mode",
         &[
@@ -332,13 +339,19 @@ const EXPECTED: &[(&str, &[&str])] = &[
             "5:22 `share_threshold` needs a `value` with `*`, or `networks` = remove it, or put a `*` into the `value`",
         ],
     ),
-    ("tab", &["3:2 invalid YAML: tabs disallowed within this context (block indentation)"]),
+    ("tab", &["3:1 invalid YAML: a tab indents this line: use spaces"]),
+    ("template", &["4:17 this file is a template: render it first, as `helm template` does"]),
+    ("template-with-a-condition", &["2:1 this file is a template: render it first, as `helm template` does"]),
     ("tier-without-a-number", &["7:21 the tier `pro` needs `requests_per_unit`"]),
     (
         "unit-that-nobody-knows",
         &["5:13 there is no unit `fortnight` = expected one of second, minute, hour, day, week, month, year"],
     ),
     ("unknown-algorithm", &["7:18 there is no algorithm `token_buket` = did you mean `token_bucket`?"]),
+    (
+        "unknown-algorithm-gcra",
+        &["4:66 there is no algorithm `gcra` = write `token_bucket`, which decides as GCRA does"],
+    ),
     ("unknown-charge", &["2:9 there is no charge `both` = expected one of all, each"]),
     (
         "unknown-field-of-a-descriptor",
@@ -359,6 +372,30 @@ const EXPECTED: &[(&str, &[&str])] = &[
     ("unknown-unit", &["5:13 there is no unit `minutes` = did you mean `minute`?"]),
     ("unlimited-with-a-unit", &["6:13 `unit` cannot be combined with `unlimited` = remove one of them"]),
     ("window-too-long", &["6:24 a window is at most 10 years long"]),
+    ("yaml-colon-in-a-value", &["3:14 invalid YAML: a value that contains `: ` needs quotes"]),
+    ("yaml-colon-without-a-space", &["1:7 invalid YAML: a space is missing after this colon"]),
+    (
+        "yaml-column-between",
+        &[
+            "6:6 invalid YAML: this line begins in a column in which nothing above it begins: align it with the lines of its map or list",
+        ],
+    ),
+    (
+        "yaml-column-of-an-item",
+        &[
+            "4:4 invalid YAML: this line begins in a column in which nothing above it begins: align it with the lines of its map or list",
+        ],
+    ),
+    (
+        "yaml-column-too-far",
+        &["4:17 invalid YAML: this line begins too far to the right: align it with the lines of its map"],
+    ),
+    ("yaml-tab-after-a-value", &["5:1 invalid YAML: a tab indents this line: use spaces"]),
+    (
+        "yaml-value-that-begins-with-a-star",
+        &["4:12 invalid YAML: no anchor has this name, and a value that begins with `*` needs quotes"],
+    ),
+    ("yaml-value-that-begins-with-an-at", &["4:12 invalid YAML: a value that begins with `@` needs quotes"]),
 ];
 
 fn folder() -> PathBuf {

@@ -35,7 +35,18 @@ descriptors:
             "4:12 `^/api/.*$` looks like a regular expression, but is matched literally except `*` = did you mean `/api/*`?",
             "7:12 `[a-z]+` looks like a regular expression, but is matched literally except `*` = write `*` for any characters, and one descriptor for each alternative",
             "10:12 `/(login|signup)` looks like a regular expression, but is matched literally except `*` = write `*` for any characters, and one descriptor for each alternative",
+            "13:12 `{id}` is matched literally = write `/users/*`, or use the action `path_template`",
         ],
+    ),
+    (
+        "domain: api
+rate_limits:
+  - actions: [{ path_template: { descriptor_key: route } }]
+descriptors:
+  - { key: path_template, value: '/users/{id}', rate_limit: 1/d }
+  - { key: route, value: '/users/{id}', rate_limit: 1/d }
+  - { key: path, value: '/users/:id/x', rate_limit: 1/d }",
+        &["7:25 `:id` is matched literally = write `/users/*/x`, or use the action `path_template`"],
     ),
     (
         "domain: api
