@@ -42,7 +42,7 @@ pub(crate) fn router(
         .route("/readyz", get(readyz))
         .route("/healthcheck", get(healthcheck))
         .fallback(async || Problem::no_such_route())
-        .method_not_allowed_fallback(async || Problem::method_not_allowed())
+        .method_not_allowed_fallback(async || Problem::method_not_allowed("GET"))
         .nest("/v1", v1::router())
         .with_state(api)
         .layer(from_fn_with_state(is_loopback, refuse_pages))

@@ -13,6 +13,7 @@ mod response;
 mod subject;
 
 use axum::Router;
+use axum::http::Uri;
 use axum::routing::{get, post};
 
 use crate::http_state::HttpState;
@@ -30,6 +31,8 @@ pub(crate) fn router() -> Router<HttpState> {
         .route("/acquire", post(in_flight::acquire))
         .route("/release", post(in_flight::release))
         .route("/openapi.json", get(openapi::document))
-        .method_not_allowed_fallback(async || Problem::method_not_allowed())
+        .method_not_allowed_fallback(async |uri: Uri| {
+            Problem::method_not_allowed(if uri.path().ends_with(".json") { "GET" } else { "POST" })
+        })
         .fallback(async || Problem::no_such_endpoint())
 }

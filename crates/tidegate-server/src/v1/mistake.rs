@@ -8,8 +8,22 @@ pub(super) fn describe(error: &Error<serde_json::Error>) -> String {
     let cause = error.inner().to_string();
     let path = error.path().to_string();
     let place = if path == "." || path == "?" { String::new() } else { format!("`{path}`: ") };
-    let hint = misspelled(&cause).map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
-    format!("{place}{}{hint}", in_json_terms(&cause, &path))
+    format!("{place}{}{}", in_json_terms(&cause, &path), hint(&cause, &path))
+}
+
+/// Returns what to write instead, if that is known.
+fn hint(cause: &str, path: &str) -> String {
+    let form = match path.rsplit(['.', ']']).next().unwrap_or_default() {
+        "quota" if cause.starts_with("invalid type: string") => {
+            r#"{"requests_per_unit": 100, "unit": "minute"}"#
+        }
+        _ if cause.starts_with("key must be a string") => return "; JSON needs double quotes".to_owned(),
+        _ if cause.contains(", expected one of `entries`, `hits`, `tier`") && !cause.contains("`hit`") => {
+            r#"{"entries": [{"key": "user", "value": "bob"}]}"#
+        }
+        _ => return misspelled(cause).map(|near| format!("; did you mean `{near}`?")).unwrap_or_default(),
+    };
+    format!("; write such as {form}")
 }
 
 /// Returns a message of serde with the types of JSON instead of those of Rust, and with the unit of a number.
@@ -18,7 +32,12 @@ fn in_json_terms(cause: &str, path: &str) -> String {
     let Some((found, rest)) = cause.rsplit_once(", expected ") else { return cause.to_owned() };
     let (expected, place) = rest.split_at(rest.find(" at line ").unwrap_or(rest.len()));
     let expected = match expected {
-        "u64" => format!("a whole number{} from 0", unit(path)),
+        "u64" => {
+            let number = found.split('`').nth(1).and_then(|number| number.parse::<f64>().ok());
+            let is_too_large = number.is_some_and(|number| number >= u64::MAX as f64);
+            let to = if is_too_large { " to 18446744073709551615" } else { "" };
+            format!("a whole number{} from 0{to}", unit(path))
+        }
         "a sequence" => "an array".to_owned(),
         expected if expected.starts_with("struct ") => "an object".to_owned(),
         expected => expected.to_owned(),
@@ -87,6 +106,11 @@ mod tests {
                 "invalid type: sequence, expected struct GateCheck",
                 "checks[0]",
                 "invalid type: array, expected an object",
+            ),
+            (
+                "invalid type: floating point `1e+30`, expected u64 at line 1",
+                "descriptors[0].hits",
+                "invalid type: number `1e+30`, expected a whole number of requests from 0 to 18446744073709551615 at line 1",
             ),
             ("invalid type: null, expected a sequence", "checks", "invalid type: null, expected an array"),
             (

@@ -72,8 +72,9 @@ impl Problem {
         )
     }
 
-    pub(crate) fn method_not_allowed() -> Self {
-        Self::of_kind(METHOD_NOT_ALLOWED, "use the method of the header Allow")
+    /// Returns the problem of a request to an endpoint that has only another method.
+    pub(crate) fn method_not_allowed(allowed: &str) -> Self {
+        Self::of_kind(METHOD_NOT_ALLOWED, format!("use {allowed}"))
     }
 
     /// Returns the problem of a request that a page in a browser has sent.

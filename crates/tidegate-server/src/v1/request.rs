@@ -242,7 +242,12 @@ impl QuotaSpec {
         let rule = json!({ "domain": "quota", "descriptors": [{ "key": "quota", "rate_limit": self }] });
         // JSON is YAML.
         let rules = Rules::parse("quota", &rule.to_string()).map_err(|errors| {
-            let errors: Vec<&str> = errors.iter().map(|error| error.message()).collect();
+            let errors = errors.iter().map(|error| {
+                error
+                    .suggestion()
+                    .map_or(error.message().to_owned(), |hint| format!("{}: {hint}", error.message()))
+            });
+            let errors: Vec<String> = errors.collect();
             Problem::invalid(format!("the `quota` of gate `{gate}`: {}", errors.join("; ")))
         })?;
         match rules.iter().next().map(|rule| rule.limit(None)) {

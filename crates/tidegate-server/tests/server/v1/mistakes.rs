@@ -1,5 +1,6 @@
 //! Mistakes in requests, and their problems.
 
+use std::sync::Mutex;
 use std::time::Duration;
 
 use reqwest::{Client, Method};
@@ -52,7 +53,21 @@ async fn mistakes_are_problems_that_say_what_to_do() {
             with(by_gate("m", "k"), "quota", json!({ "requests_per_unit": 1, "unit": "minut" })),
             400,
             "invalid-request",
-            "`minut`",
+            "there is no unit `minut`: did you mean `minute`?",
+        ),
+        (
+            "check",
+            with(by_gate("m", "k"), "quota", "100/min".into()),
+            400,
+            "malformed-body",
+            r#"write such as {"requests_per_unit": 100, "unit": "minute"}"#,
+        ),
+        (
+            "check",
+            json!({ "domain": "d", "descriptors": [{ "user": "bob" }] }),
+            400,
+            "malformed-body",
+            r#"unknown field `user`, expected one of `entries`, `hits`, `tier` at line 1 column 23; write such as {"entries": [{"key": "user", "value": "bob"}]}"#,
         ),
         (
             "check",
@@ -170,6 +185,7 @@ async fn cost_above_the_limit_is_told_with_both_numbers_by_name() {
 async fn method_type_and_size_are_checked() {
     let server = Running::of(Server::new(in_memory(RULES)).max_message_bytes(200)).await;
     let url = server.url("/v1/check");
+    let details = Mutex::new(Vec::new());
     let send = async |method: Method, content_type: Option<&str>, body: String| {
         let request = Client::new().request(method, &url).body(body);
         let request = match content_type {
@@ -179,7 +195,9 @@ async fn method_type_and_size_are_checked() {
         let response = request.send().await.unwrap();
         let status = response.status().as_u16();
         let body = response.text().await.unwrap();
-        (status, serde_json::from_str::<Value>(&body).unwrap()["type"].clone())
+        let problem: Value = serde_json::from_str(&body).unwrap();
+        details.lock().unwrap().push(problem["detail"].to_string());
+        (status, problem["type"].clone())
     };
     let valid = || by_gate("d.user", "ada").to_string();
     for content_type in [None, Some("text/plain"), Some("application/x-www-form-urlencoded"), Some("")] {
@@ -191,6 +209,10 @@ async fn method_type_and_size_are_checked() {
     }
     let (status, kind) = send(Method::GET, Some("application/json"), valid()).await;
     assert_eq!((status, kind), (405, json!("urn:tidegate:problem:method-not-allowed")));
+    assert_eq!(details.lock().unwrap().last().unwrap(), "\"use POST\"");
+    let quoted = valid().replace('"', "'");
+    assert_eq!(send(Method::POST, Some("application/json"), quoted).await.0, 400);
+    assert!(details.lock().unwrap().last().unwrap().contains("; JSON needs double quotes"));
     let padded = |bytes: usize| {
         let body = by_gate("d.user", "").to_string();
         let padding = "k".repeat(bytes - body.len());
