@@ -158,7 +158,8 @@ pub(crate) struct Check {
     #[command(flatten)]
     pub(crate) request: Request,
     /// The units to charge; with descriptors, the number of requests
-    #[arg(long, value_name = "UNITS", default_value_t = 1, help_heading = "Options")]
+    #[arg(long, value_name = "UNITS", default_value_t = 1, help_heading = "Options", value_parser = units::whole,
+        allow_hyphen_values = true)]
     pub(crate) cost: u64,
 }
 

@@ -115,9 +115,13 @@ async fn check_rules(check: &Check, cost: u64, limiter: &Limiter, out: Output) -
     let mode = if cost == 0 { Mode::peek() } else { Mode::check() };
     let decision = limits.decide(check.request.domain(), &descriptors, &mode).await?.decision;
     let outcomes: Vec<Value> = decision.outcomes().iter().map(outcome_json).collect();
-    let rows = check.request.descriptor.iter().zip(decision.outcomes()).map(|(descriptor, outcome)| {
+    let given = check.request.descriptor.iter().zip(&descriptors).zip(decision.outcomes());
+    let rows = given.map(|((text, descriptor), outcome)| {
         let rule = outcome.rule().map_or("-", |rule| rule.path());
-        [vec![descriptor.as_str().into(), rule.into()], outcome_text(outcome)].concat()
+        let explained = rules.explain(check.request.domain(), descriptor);
+        let why_not = explained.why_not().map(|why_not| format!("no rule matches: {why_not}").into());
+        let result = why_not.map_or_else(|| outcome_text(outcome), |text| vec![text]);
+        [vec![text.as_str().into(), rule.into()], result].concat()
     });
     let (tone, word) = allowed_word(decision.is_allowed());
     let mut lines = vec![vec![Text(tone, word.to_owned())]];

@@ -75,10 +75,22 @@ impl Redis {
         Ok(builder)
     }
 
-    /// Returns the tried URLs, without passwords, and how to use another server.
-    pub(crate) fn tried_servers(&self) -> String {
-        let urls: Vec<String> = self.given_urls().iter().map(ToString::to_string).collect();
-        format!("\ntried {}; set --redis or {VARIABLE} to use another server", urls.join(" "))
+    /// Returns the tried URLs, without passwords, and if no server answered, how to use another one.
+    pub(crate) fn tried_servers(&self, failure: &Failure) -> String {
+        let urls = self.given_urls();
+        let tried: Vec<String> = urls.iter().map(RedisUrl::with_port).collect();
+        let database = match failure.to_string().contains("DB index is out of range") {
+            true => urls.iter().find_map(RedisUrl::database),
+            false => None,
+        };
+        let advice = match (database, failure.is_answer()) {
+            (Some(database), _) => {
+                format!("; Redis has no database {database}: end the URL with another one, such as /0")
+            }
+            (None, true) => String::new(),
+            (None, false) => format!("; set --redis or {VARIABLE} to use another server"),
+        };
+        format!("\ntried {}{advice}", tried.join(" "))
     }
 
     /// Returns the URLs of the arguments, else of the environment, else the default.
@@ -93,16 +105,18 @@ impl Redis {
 
     /// Rejects a URL that is not valid, with the option that has it. The core does not know the options.
     fn ensure_valid(&self, url: &RedisUrl) -> Result<(), Failure> {
-        let Some(cause) = url.mistake() else { return Ok(()) };
+        let Some((cause, advice)) = url.mistake() else { return Ok(()) };
         let origin = match (self.urls.is_empty(), self.urls_are_hidden) {
             (true, _) => VARIABLE,
             (false, true) => "the setting `redis`",
             (false, false) => "--redis",
         };
-        Err(Failure::usage(format!(
-            "the Redis URL {url} of {origin} cannot be used ({cause}): write such as {DEFAULT}; percent-encode a user \
-             and a password, or use --user and --password-file"
-        )))
+        let advice = advice.unwrap_or_else(|| {
+            format!(
+                "write such as {DEFAULT}; percent-encode a user and a password, or use --user and --password-file"
+            )
+        });
+        Err(Failure::usage(format!("the Redis URL {url} of {origin} cannot be used ({cause}): {advice}")))
     }
 
     /// Warns about a password in the arguments.

@@ -19,9 +19,28 @@ pub(crate) enum Failure {
     Output(io::Error),
 }
 
+/// A part of the error of a server that --cluster must not name.
+pub(crate) const NOT_A_NODE: &str = "is not a node of a Redis Cluster";
+
+/// Parts of an error of the limiter, each with the option that mends it.
+const ADVICE: [(&str, &str); 4] = [
+    // A cluster node replies MOVED to a call for a key of another node.
+    ("MOVED ", "; this server is a cluster node: add --cluster"),
+    (NOT_A_NODE, "; remove --cluster"),
+    ("is a Redis, not a sentinel", ", or remove --sentinel"),
+    ("NOAUTH ", "; this Redis needs a password: add --password-file FILE"),
+];
+
 impl Failure {
     pub(crate) fn usage(text: impl Into<String>) -> Self {
         Self::Usage(text.into())
+    }
+
+    /// Returns whether the server answered, so that another one is not what is missing.
+    pub(crate) fn is_answer(&self) -> bool {
+        let text = self.to_string();
+        let codes = ["ERR ", "WRONGPASS ", "NOPERM ", "OOM "];
+        codes.into_iter().chain(ADVICE.map(|(part, _)| part)).any(|part| text.contains(part))
     }
 
     /// Returns the exit code, as documented in `--help`.
@@ -54,13 +73,9 @@ impl fmt::Display for Failure {
             Self::Usage(text) | Self::NoEffect(text) => f.write_str(text),
             Self::ConfigErrors(errors) => write!(f, "{errors}"),
             Self::Limiter(error) => {
-                write!(f, "{error}")?;
                 let message = error.to_string();
-                // A cluster node replies MOVED to a call for a key of another node.
-                match message.contains("MOVED ") {
-                    true => f.write_str("; this server is a cluster node: add --cluster"),
-                    false => Ok(()),
-                }
+                let advice = ADVICE.iter().find(|(part, _)| message.contains(part));
+                write!(f, "{message}{}", advice.map_or("", |(_, advice)| advice))
             }
             Self::Output(error) => write!(f, "cannot write the output: {error}"),
         }

@@ -74,7 +74,10 @@ fn run_program() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(failure) => {
-            let hint = if failure.exit_code() == 3 { cli.redis.tried_servers() } else { String::new() };
+            let hint = match failure.exit_code() {
+                3 => cli.redis.tried_servers(&failure),
+                _ => merged.places(&failure.to_string()),
+            };
             report(&failure, cli.json, &hint, &merged.arguments)
         }
     }

@@ -144,20 +144,28 @@ const METADATA_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Warns if every user of this machine can read the file of a secret. Gives up if a file server does not answer.
 pub(crate) fn warn_of_readers(option: &str, path: &Path, json: bool) {
-    #[cfg(unix)]
-    if let Some(metadata) = within(METADATA_TIMEOUT, path, |path| path.metadata().ok()) {
-        use std::os::unix::fs::PermissionsExt;
-        let mode = metadata.permissions().mode() & 0o777;
-        if metadata.is_file() && mode & 0o004 != 0 {
-            let file = OptionFile::new(option, path).shown();
-            let message = format!(
-                "every user of this machine can read {file} (mode {mode:o}): set 600, or 640 for the group of its readers"
-            );
-            output::warn(json, &message);
-        }
+    if let Some(warning) = warning_of_readers(option, path) {
+        output::warn(json, &warning);
     }
-    #[cfg(not(unix))]
-    let _ = (option, path, json);
+}
+
+/// Returns the warning of [`warn_of_readers`].
+#[cfg(unix)]
+pub(crate) fn warning_of_readers(option: &str, path: &Path) -> Option<String> {
+    use std::os::unix::fs::PermissionsExt;
+    let metadata = within(METADATA_TIMEOUT, path, |path| path.metadata().ok())?;
+    let mode = metadata.permissions().mode() & 0o777;
+    let file = OptionFile::new(option, path).shown();
+    (metadata.is_file() && mode & 0o004 != 0).then(|| {
+        format!(
+            "every user of this machine can read {file} (mode {mode:o}): set 600, or 640 for the group of its readers"
+        )
+    })
+}
+
+#[cfg(not(unix))]
+pub(crate) fn warning_of_readers(_: &str, _: &Path) -> Option<String> {
+    None
 }
 
 /// Calls a function of a path in another thread. Returns `None` after the timeout.

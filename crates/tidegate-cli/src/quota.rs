@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, value_parser};
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use tidegate::admin::{ChangedGate, quota_of};
 use tidegate::algorithm::{ALGORITHMS, Definition, Parameters};
 use tidegate::quota::Calendar;
@@ -24,14 +24,15 @@ pub(crate) struct QuotaArgs {
     algorithm: AlgorithmArgs,
     /// The quota as text, such as "100/min", "5/min burst 20" or "10 in flight", instead of an algorithm with its
     /// numbers
-    #[arg(long, value_name = "TEXT", conflicts_with_all = ["algorithm", "rate", "length", "by_clock", "count_denied"])]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, value_parser = units::limit::<Quota>,
+        conflicts_with_all = ["algorithm", "rate", "length", "by_clock", "count_denied"])]
     quota: Option<Quota>,
     /// Find the gate in this rule file or folder, by its name or the name or path of its rule; without
     /// another quota, its quota applies [env: TIDEGATE_RULES, which need not have the gate]
     #[arg(long, value_name = "PATH")]
     pub(crate) rules: Option<PathBuf>,
     /// Such as 5/s, 100/m, 1/1500ms
-    #[arg(long, requires = "algorithm")]
+    #[arg(long, allow_hyphen_values = true, value_parser = units::limit::<Rate>, requires = "algorithm")]
     rate: Option<Rate>,
     /// Such as 90s, 1h30m, 7d
     #[arg(long, value_name = "TIME", value_parser = units::duration, requires = "algorithm", group = "length")]
@@ -67,7 +68,7 @@ impl Args for AlgorithmArgs {
                 Parameters::Count => arg.conflicts_with_all(["rate", "window", "calendar"]),
             };
             let arg = arg.help(algorithm.help).group("algorithm");
-            command.arg(arg.value_parser(value_parser!(u64)))
+            command.arg(arg.value_parser(units::whole).allow_hyphen_values(true))
         })
     }
 

@@ -5,6 +5,25 @@ use std::fmt;
 use tidegate::deadpool_redis::redis::IntoConnectionInfo;
 use tidegate::redact::RedactedUrl;
 
+/// The schemes of other clients, with `-` for `+`, and what to write instead.
+const SCHEMES: [(&str, &str); 5] = [
+    ("redis-sentinel", "write redis://HOST:PORT of each sentinel, and --sentinel NAME"),
+    ("redis-cluster", "write redis://HOST:PORT of each node, and --cluster"),
+    ("redis-tls", "write rediss://HOST:PORT for TLS"),
+    ("redis-ssl", "write rediss://HOST:PORT for TLS"),
+    ("tls", "write rediss://HOST:PORT for TLS"),
+];
+
+const SEVERAL: &str = "repeat --redis for each server, or set TIDEGATE_REDIS_URL to their URLs with spaces between them; \
+                       several need --sentinel or --cluster";
+
+/// The options that redis-rs reads: of each URL, then those of sockets.
+const OPTIONS: [&str; 4] = ["protocol", "db", "user", "pass"];
+
+/// Options that URLs of other clients have.
+const FOREIGN_OPTIONS: [&str; 10] =
+    ["db", "database", "timeout", "user", "username", "pass", "password", "ssl", "tls", "prefix"];
+
 /// A URL as the user wrote it; not validated. `Display` and `Debug` show it as [`RedactedUrl`] does.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct RedisUrl(String);
@@ -21,12 +40,64 @@ impl RedisUrl {
         self.to_string().contains("://")
     }
 
-    /// Returns why the URL is not valid, without any part of it.
-    pub(crate) fn mistake(&self) -> Option<String> {
-        let error = self.0.as_str().into_connection_info().err()?;
-        let text = error.to_string();
-        // The rest is the kind of the error in Rust, and a detail, which quotes the URL.
-        Some(text.split(" - ").next().unwrap_or_default().trim_end().to_owned())
+    /// Returns why the URL is not valid, and what to write if that is known, without any other part of it than the name of
+    /// an option.
+    pub(crate) fn mistake(&self) -> Option<(String, Option<String>)> {
+        let (scheme, rest) = self.0.split_once("://").unwrap_or(("", &self.0));
+        let scheme = scheme.to_ascii_lowercase().replace('+', "-");
+        let hosts = rest.rsplit('@').next().and_then(|hosts| hosts.split(['/', '?', '#']).next());
+        let of_scheme = SCHEMES.iter().find(|(unknown, _)| *unknown == scheme);
+        let (cause, advice) = match of_scheme {
+            Some((_, advice)) => ("this scheme is unknown", *advice),
+            None if scheme.starts_with("redis")
+                && hosts == Some("")
+                && rest.starts_with('/')
+                && !scheme.ends_with("unix") =>
+            {
+                ("it has no host", "write the path of a socket as unix:///PATH")
+            }
+            None if hosts.is_some_and(|hosts| hosts.contains(',')) => ("it names several servers", SEVERAL),
+            None => {
+                let Err(error) = self.0.as_str().into_connection_info() else { return self.unknown_option() };
+                let text = error.to_string();
+                // The rest is the kind of the error in Rust, and a detail, which quotes the URL.
+                return Some((text.split(" - ").next().unwrap_or_default().trim_end().to_owned(), None));
+            }
+        };
+        Some((cause.to_owned(), Some(advice.to_owned())))
+    }
+
+    /// Returns the mistake of an option that redis-rs ignores.
+    fn unknown_option(&self) -> Option<(String, Option<String>)> {
+        let (server, options) = self.0.split_once('?')?;
+        let known = &OPTIONS[..if server.contains("unix:") { OPTIONS.len() } else { 1 }];
+        let names = options.split('#').next()?.split('&').filter_map(|option| option.split('=').next());
+        let name = names.filter(|name| !name.is_empty()).find(|name| !known.contains(name))?;
+        // Another name can be a part of a password.
+        let cause = match FOREIGN_OPTIONS.contains(&name) {
+            true => format!("it has no option `{name}`"),
+            false => "it has an unknown option".to_owned(),
+        };
+        let advice = match name {
+            "db" | "database" => "write the database at the end, such as redis://127.0.0.1:6379/3",
+            "timeout" => "use --timeout, or --deadline of `serve`",
+            _ => "remove it; a login is written before the host, or use --user and --password-file",
+        };
+        Some((cause, Some(advice.to_owned())))
+    }
+
+    /// Returns the database of the URL, unless it is the first one.
+    pub(crate) fn database(&self) -> Option<i64> {
+        let info = self.0.as_str().into_connection_info().ok()?;
+        Some(info.redis_settings().db()).filter(|database| *database != 0)
+    }
+
+    /// Returns the URL as it is displayed, with its port also if that is the default.
+    pub(crate) fn with_port(&self) -> String {
+        let shown = self.to_string();
+        let has_host = shown.starts_with("redis://") || shown.starts_with("rediss://");
+        let end = shown.rsplit(['/', ']']).next().unwrap_or_default();
+        if has_host && !end.contains([':', '…']) { format!("{shown}:6379") } else { shown }
     }
 
     /// Returns the user and the password of the URL; none if it is not valid.
@@ -73,7 +144,12 @@ impl fmt::Debug for Password {
 
 impl From<&str> for RedisUrl {
     fn from(url: &str) -> Self {
-        Self(url.to_owned())
+        let url = url.trim();
+        // `unix:/path` is the same as `unix:///path`.
+        match url.strip_prefix("unix:/") {
+            Some(path) if !path.starts_with('/') => Self(format!("unix:///{path}")),
+            _ => Self(url.to_owned()),
+        }
     }
 }
 
@@ -144,8 +220,54 @@ mod tests {
     }
 
     #[test]
+    fn mistake_says_what_to_write_without_a_part_of_a_password() {
+        for (url, cause, advice) in [
+            ("redis://h?db=3", "no option `db`", "such as redis://127.0.0.1:6379/3"),
+            ("redis://h?timeout=5", "no option `timeout`", "use --timeout"),
+            ("redis://h?password=secret", "no option `password`", "--password-file"),
+            ("redis://h?secret", "an unknown option", "remove it"),
+            ("redis://h?protocol=resp3&secret=x", "an unknown option", "remove it"),
+            ("redis:///run/secret", "no host", "unix:///PATH"),
+            ("redis-sentinel://h:1,i:2/secret", "this scheme", "--sentinel NAME"),
+            ("redis-cluster://h", "this scheme", "--cluster"),
+            ("redis+tls://h", "this scheme", "rediss://"),
+            ("redis://h:1,i:2", "several servers", "repeat --redis"),
+            ("redis://h,i", "several servers", "--sentinel or --cluster"),
+        ] {
+            let (found, advised) = RedisUrl::from(url).mistake().unwrap();
+            let advised = advised.unwrap();
+            assert!(found.contains(cause) && advised.contains(advice), "{url}: {found}: {advised}");
+            assert!(!format!("{found}{advised}").contains("secret"), "{url}: {found}: {advised}");
+        }
+        for url in [
+            "redis://:a,b@h",
+            "redis://h?protocol=resp3",
+            "unix:///s?db=1&pass=x&user=y",
+            "unix:/s",
+            "redis://h ",
+        ] {
+            assert_eq!(RedisUrl::from(url).mistake(), None, "{url}");
+        }
+        for (url, shown) in [
+            ("redis://a:x@h", "redis://h:6379"),
+            ("redis://[::1]", "redis://[::1]:6379"),
+            ("redis://h:1", "redis://h:1"),
+            ("unix:/s", "unix:///s"),
+        ] {
+            assert_eq!(RedisUrl::from(url).with_port(), shown);
+        }
+    }
+
+    #[test]
     fn password_is_recognized_in_each_part_of_a_url() {
-        for url in ["redis://h", "redis://ada@h:6379/0", "unix:///s?db=1", "rediss://h#insecure"] {
+        for url in [
+            "redis://h",
+            "redis://ada@h:6379/0",
+            "unix:///s?db=1",
+            "rediss://h#insecure",
+            "unix:/s",
+            "redis://h ",
+        ] {
             assert!(!RedisUrl::from(url).may_have_password(), "{url}");
         }
         for url in ["redis://:x@h", "unix:///s?pass=x", "redis://:a/b@h", "redis://h?password=x"] {

@@ -27,7 +27,7 @@ use tidegate_server::{
 
 use self::certificates::Certificates;
 use crate::args::{Charge, Cli, Command, FailurePolicy, Redis, ResponseHeaders, Serve};
-use crate::failure::Failure;
+use crate::failure::{Failure, NOT_A_NODE};
 use crate::output::{Output, Text, inform, warn, warn_of};
 use crate::{log, option_file};
 
@@ -77,7 +77,11 @@ pub(crate) fn run(serve: &Serve, redis: &Redis, settings: Value, out: Output) ->
         // After the ports: a limiter that a start without ports drops would warn of calls that the end of the runtime cut
         // off. The log has the warning of an error, with the policy that decides meanwhile. The service starts without
         // Redis, so it waits no longer than a check does.
-        let _ = limiter.ready_within(limiter.deadline()).await;
+        let ready = limiter.ready_within(limiter.deadline()).await;
+        // No fallback: the setting is wrong, and will not mend itself.
+        if let Some(error) = ready.err().filter(|error| error.to_string().contains(NOT_A_NODE)) {
+            return Err(error.into());
+        }
         // Ends with the runtime.
         certificates.map(|certificates| tokio::spawn(certificates.follow(out.json)));
         if serve.demo {

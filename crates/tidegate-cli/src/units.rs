@@ -1,5 +1,6 @@
 //! Parses durations, sizes and counts, and formats durations, counts and units.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 pub(crate) use tidegate::admin::{human, units};
@@ -18,6 +19,19 @@ pub(crate) fn bytes(text: &str) -> Result<usize, String> {
 /// Parses a number above 0, such as `16384`.
 pub(crate) fn count(text: &str) -> Result<usize, String> {
     above_zero(text).ok_or_else(|| "write a whole number from 1, such as 16384".to_owned())
+}
+
+/// Parses a number of units, such as `5`.
+pub(crate) fn whole(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "write a whole number from 0, such as 5".to_owned())
+}
+
+/// Parses a limit or a rate. The error omits the text, which clap's message has.
+pub(crate) fn limit<T: FromStr<Err = tidegate::Error>>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|error: tidegate::Error| {
+        let message = error.to_string();
+        message.split_once(&format!("`{text}`: ")).map_or(message.clone(), |(_, reason)| reason.to_owned())
+    })
 }
 
 /// Returns `1 key` or `2 keys`.

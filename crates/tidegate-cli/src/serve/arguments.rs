@@ -35,7 +35,7 @@ use crate::failure::Failure;
 use crate::option_file;
 #[cfg(feature = "console")]
 use crate::output::audit;
-use crate::redis_url::{Password, redact_urls};
+use crate::redis_url::{Password, RedisUrl, redact_urls};
 
 const CONFIG_VARIABLE: &str = "TIDEGATE_CONFIG";
 
@@ -58,6 +58,17 @@ impl MergedArguments {
     pub(crate) fn origin(&self, name: &str) -> Origin {
         let known = self.origins.iter().find(|(of, _)| of == name);
         known.map_or(Origin::Default, |(_, origin)| origin.clone())
+    }
+
+    /// Returns the places of the settings that a message names, if they are not flags.
+    pub(crate) fn places(&self, message: &str) -> String {
+        let is_named = |name: &str| {
+            let option = format!("--{}", name.replace('_', "-"));
+            message.contains(&option) || message.contains(&format!("`{name}`")) || message.starts_with(name)
+        };
+        let elsewhere = self.origins.iter().filter(|(_, origin)| !matches!(origin, Origin::Flag(_)));
+        let named = elsewhere.filter(|(name, _)| is_named(name));
+        named.map(|(name, origin)| format!("\n{origin}: the setting `{name}`")).collect()
     }
 
     fn add(&mut self, setting: &Setting, value: SettingValue) {
@@ -92,7 +103,13 @@ pub(crate) fn merge(arguments: Vec<OsString>) -> Result<MergedArguments, Failure
     let mut is_file_valid = true;
     if let Some((path, origin)) = config_path(&given) {
         match file(&path, &origin, &given, &settings) {
-            Ok(values) => layers.extend(values),
+            Ok(values) => {
+                let urls = values.iter().filter(|value| value.name == "redis").flat_map(|value| &value.texts);
+                if urls.map(|url| RedisUrl::from(&**url)).any(|url| url.may_have_password()) {
+                    merged.warnings.extend(option_file::warning_of_readers(&origin, &path));
+                }
+                layers.extend(values);
+            }
             Err(failure) => {
                 is_file_valid = false;
                 mistakes.push(failure.to_string());
@@ -182,11 +199,21 @@ fn environment(settings: &[Setting], warnings: &mut Vec<String>) -> Result<Vec<S
         // Others are ignored: Kubernetes sets such as TIDEGATE_SERVICE_HOST for a service with this name.
         // Without the prefix, which makes unlike names similar.
         let names = known.iter().filter_map(|known| known.strip_prefix(PREFIX));
-        if let Some(near) = similar_name(&variable[PREFIX.len()..], names) {
+        let name = &variable[PREFIX.len()..];
+        if let Some(near) = similar_name(name, names.clone()).or_else(|| longer_or_shorter(name, names)) {
             warnings.push(format!("unknown variable {variable} is ignored: did you mean {PREFIX}{near}?"));
         }
     }
     Ok(values)
+}
+
+/// Returns the known name that begins with all words of this one, or with whose words this one begins. The variables that
+/// Kubernetes sets have none, also those of a service such as `tidegate-redis`.
+fn longer_or_shorter<'n>(name: &str, mut known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+    let of_kubernetes = ["_SERVICE_HOST", "_SERVICE_PORT", "_PORT"];
+    let is_of_kubernetes = of_kubernetes.iter().any(|words| format!("_{name}").contains(words));
+    let begins = |long: &str, short: &str| long.strip_prefix(short).is_some_and(|rest| rest.starts_with('_'));
+    known.find(|known| !is_of_kubernetes && (begins(known, name) || begins(name, known)))
 }
 
 /// Returns the path of the configuration file, and the option or variable that names it.

@@ -92,7 +92,19 @@ fn printed_settings_are_a_valid_file_without_passwords() {
         ],
     );
     assert!(!format!("{ran:?}").contains("Quagga"), "{ran:?}");
-    assert!(!ran.err.contains("every user of this machine"), "a file is not visible: {ran:?}");
+    assert!(!ran.err.contains("(`ps`)"), "a file is not visible: {ran:?}");
+    #[cfg(unix)]
+    {
+        let set =
+            |mode| std::fs::set_permissions(file.path(), std::os::unix::fs::PermissionsExt::from_mode(mode));
+        let warned = |mode| {
+            set(mode).unwrap();
+            run(&mut bare(&["serve", "--check", "--config", file.path()])).err
+        };
+        let warning =
+            format!("every user of this machine can read the file of --config ({}) (mode 644)", file.path());
+        assert!(warned(0o644).contains(&warning) && !warned(0o640).contains("every user"), "{warning}");
+    }
     let again = File::new("config-printed-again", &ran.out);
     let output = checked(&mut bare(&["--json", "serve", "--check", "--config", again.path()]));
     assert_eq!(setting(&output, "denied_body").0, ["a: #b"]);
@@ -305,6 +317,19 @@ fn mistakes_in_the_environment_name_the_variable() {
         .env("TIDEGATE_SERVICE_HOST", "10.0.0.1"));
     ran.assert(0, &["unknown variable TIDEGATE_GRPC_ADR is ignored: did you mean TIDEGATE_GRPC_ADDR?"]);
     assert!(!ran.err.contains("SERVICE_HOST"), "{ran:?}");
+    let ran = run(bare(&["serve", "--demo", "--check"])
+        .env("TIDEGATE_SHADOW_MODE", "true")
+        .env("TIDEGATE_REDIS", "redis://h")
+        .env("TIDEGATE_REDIS_PORT_6379_TCP", "tcp://10.0.0.1:6379")
+        .env("TIDEGATE_REDIS_SERVICE_HOST", "10.0.0.1"));
+    ran.assert(
+        0,
+        &[
+            "unknown variable TIDEGATE_SHADOW_MODE is ignored: did you mean TIDEGATE_SHADOW?",
+            "unknown variable TIDEGATE_REDIS is ignored: did you mean TIDEGATE_REDIS_URL?",
+        ],
+    );
+    assert_eq!(ran.err.matches("unknown variable").count(), 2, "{ran:?}");
     #[cfg(unix)]
     {
         let text = <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(b"\xff");
@@ -412,4 +437,27 @@ fn each_setting_is_in_the_table_of_the_docs() {
         settings.len(),
         "docs/operate/serve.md lists settings that do not exist: {rows:#?}"
     );
+}
+
+#[test]
+fn error_of_the_start_names_the_place_of_its_settings() {
+    let rules = File::new("config-places-rules", RULES);
+    let start = format!("rules: {}\nredis: redis://127.0.0.1:1\n", rules.path());
+    for (text, message, places) in [
+        (
+            "grpc_addr: 127.0.0.1:1081\nhttp_addr: 127.0.0.1:1081\n",
+            "are the same port",
+            &[":3:12: the setting `grpc_addr`", ":4:12: the setting `http_addr`"][..],
+        ),
+        ("namespace: my ns\n", "use 1 to 64 letters", &[":3:12: the setting `namespace`"]),
+        ("deadline: 0s\n", "must be above zero", &[":3:11: the setting `deadline`"]),
+    ] {
+        let file = File::new("config-places", &format!("{start}{text}"));
+        let ran = run(&mut bare(&["serve", "--config", file.path()]));
+        ran.assert(2, &[message]);
+        for place in places {
+            assert!(ran.err.contains(&format!("{}{place}", file.path())), "{place}: {ran:?}");
+        }
+        assert_eq!(ran.err.matches("the setting `").count(), places.len(), "{ran:?}");
+    }
 }

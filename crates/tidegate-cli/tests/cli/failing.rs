@@ -40,10 +40,29 @@ fn invalid_quota_is_reported_without_a_call_to_redis() {
         ran.assert(2, &["capacity"]);
         assert!(!ran.err.contains("Connection refused"), "{ran:?}");
     }
+    for (option, value, message) in [
+        ("--cost", "-1", "invalid value '-1' for '--cost <UNITS>': write a whole number from 0"),
+        ("--cost", "1.5", "write a whole number from 0"),
+        (
+            "--quota",
+            "-5/s",
+            "for '--quota <TEXT>': a number of units is missing before `-5/s`: a limit is not negative",
+        ),
+        ("--rate", "5/x", "for '--rate <RATE>': `x` is no unit of time"),
+        ("--token-bucket", "-1", "write a whole number from 0"),
+    ] {
+        let ran = program.run(["check", "x", "--gate", "g", option, value]);
+        ran.assert(2, &[message]);
+        assert!(!ran.err.contains("tip:"), "{ran:?}");
+    }
 }
 
 #[test]
 fn invalid_url_exits_with_2() {
+    Program::at("redis://h/0?db=3").run(["inspect"]).assert(
+        2,
+        &["of TIDEGATE_REDIS_URL cannot be used (it has no option `db`): write the database at the end, such as "],
+    );
     for url in ["127.0.0.1:6379", "http://127.0.0.1", "redis://", "redis://127.0.0.1:port"] {
         Program::at(url).run(["inspect"]).assert(
             2,
@@ -64,6 +83,23 @@ fn invalid_url_exits_with_2() {
 }
 
 #[test]
+fn server_of_another_kind_is_an_error_that_names_the_option() {
+    let program = Program::shared();
+    let check = ["check", "x", "--gate", "g", "--quota", "5/min"];
+    program
+        .run([&check[..], &["--cluster"]].concat())
+        .assert(3, &["is not a node of a Redis Cluster (its cluster mode is off)", "remove --cluster"]);
+    program
+        .run([&check[..], &["--sentinel", "primary"]].concat())
+        .assert(3, &["is a Redis, not a sentinel: give the addresses of sentinels", "or remove --sentinel"]);
+    let file = super::rules::File::new("kind", "domain: d\ndescriptors: [{ key: k, rate_limit: 5/min }]\n");
+    let any = "127.0.0.1:0";
+    program
+        .run(["serve", "--cluster", "--rules", file.path(), "--grpc-addr", any, "--http-addr", any])
+        .assert(3, &["is not a node of a Redis Cluster", "remove --cluster"]);
+}
+
+#[test]
 fn hanging_redis_times_out_after_the_given_timeout() {
     let server = Server::process(&[]).unwrap();
     let program = Program::at(server.url());
@@ -79,7 +115,9 @@ fn wrong_password_is_reported_but_never_printed() {
     server.cli(&["CONFIG", "SET", "requirepass", "right-secret"]).unwrap();
     let port = server.url().rsplit_once(':').unwrap().1.to_owned();
     let url = |login: &str| format!("redis://{login}127.0.0.1:{port}");
-    Program::at(&url("")).run(["inspect"]).assert(3, &["NOAUTH", "correct the credentials"]);
+    let ran = Program::at(&url("")).run(["inspect"]);
+    ran.assert(3, &["NOAUTH", "this Redis needs a password: add --password-file FILE"]);
+    assert!(!ran.err.contains("another server"), "{ran:?}");
     let ran = Program::at(&url(":wrong-secret@")).run(["inspect"]);
     ran.assert(3, &["WRONGPASS", "correct the credentials"]);
     assert!(!ran.err.contains("wrong-secret"), "{ran:?}");
@@ -91,6 +129,9 @@ fn wrong_password_is_reported_but_never_printed() {
     Program::at(&url("")).run(args).assert(1, &["no state in namespace"]);
     std::fs::remove_file(&file).unwrap();
     Program::at(&url("")).run(args).assert(2, &["cannot read "]);
+
+    let ran = Program::at(&format!("{}/99", url(":right-secret@"))).run(["inspect"]);
+    ran.assert(3, &["DB index is out of range", "Redis has no database 99"]);
 
     // An argument is visible in the process list.
     let ran = Program::at("").run(["inspect", "--redis", &url(":right-secret@")]);

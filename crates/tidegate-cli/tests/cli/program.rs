@@ -45,6 +45,8 @@ impl Program {
     pub(crate) fn command<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Command {
         let mut command = Command::new(PATH);
         command.args(args).stdin(Stdio::null()).env_remove("NO_COLOR");
+        // Chooses the Redis of the tests, and is no setting of the program.
+        command.env_remove("TIDEGATE_REDIS");
         command.env_remove("TIDEGATE_REDIS_PASSWORD").env_remove("TIDEGATE_RULES");
         command.env("TIDEGATE_REDIS_URL", &self.url).env("TIDEGATE_NAMESPACE", &self.namespace);
         command

@@ -307,9 +307,23 @@ fn check_applies_rules_to_a_request_or_a_gate() {
     check("check", "auth_type=logout", 0);
     assert_eq!(check("check", "auth_type=logout", 0)["outcomes"][0]["decision"]["shadow"], true);
     let args = ["check", "--rules", file.path(), "--domain", "auth", "-d", login, "-d", "x=y"];
-    program
-        .run(args)
-        .assert(1, &["denied", login, "auth.auth_type_login.user", "retry after", "no rule matches"]);
+    program.run(args).assert(
+        1,
+        &[
+            "denied",
+            login,
+            "auth.auth_type_login.user",
+            "retry after",
+            "no rule matches: no match for the key `x`",
+        ],
+    );
+    program.run(["check", "--rules", file.path(), "--domain", "auht", "-d", "x=y"]).assert(
+        0,
+        &[
+            "allowed",
+            "no rule matches: no file has the domain `auht`; available: `auth`; did you mean `auth`?",
+        ],
+    );
     program
         .run(["check", "ada", "--gate", "nothing", "--rules", file.path()])
         .assert(2, &["no rule has the gate, path or name `nothing`"]);
