@@ -304,6 +304,7 @@ mod tests {
 
     use super::*;
     use crate::connection::connect::Login;
+    use crate::connection::source::Expected;
 
     #[tokio::test(start_paused = true)]
     async fn backoff_doubles_up_to_a_second_and_restarts_after_a_success() {
@@ -343,7 +344,11 @@ mod tests {
         // Accepts connections, and is silent.
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("redis://{}", silent.local_addr().unwrap());
-        let source = ConnectionSource::Server(Box::new(url.into_connection_info().unwrap()), Login::OfUrl);
+        let source = ConnectionSource::Server(
+            Box::new(url.into_connection_info().unwrap()),
+            Login::OfUrl,
+            Expected::Any,
+        );
         let (slot, background) = (ConnectionSlot::new(Arc::default()), Background::default());
         let deadline = Deadline { at: Instant::now() + 2 * ABANDONED_AFTER, after: 2 * ABANDONED_AFTER };
         let (first, second) = (Builder::new_multi_thread(), Builder::new_current_thread());
