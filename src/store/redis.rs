@@ -415,11 +415,13 @@ impl RedisStore {
                 let now_us = now_us.unsigned_abs();
                 Ok(Written { now_us, stamp_us: now_us })
             }
-            Value::Array(values) if let [Value::Int(now_us), Value::Int(stamp_us)] = values[..] => {
-                Ok(Written { now_us: now_us.unsigned_abs(), stamp_us: stamp_us.unsigned_abs() })
-            }
             Value::BulkString(failed) => Err(Error::from_script(&String::from_utf8_lossy(&failed))),
-            other => Err(unexpected(&other)),
+            reply => match reply.as_sequence() {
+                Some(&[Value::Int(now_us), Value::Int(stamp_us)]) => {
+                    Ok(Written { now_us: now_us.unsigned_abs(), stamp_us: stamp_us.unsigned_abs() })
+                }
+                _ => Err(unexpected(&reply)),
+            },
         }
     }
 }
