@@ -237,7 +237,7 @@ impl OverridesInner {
         let entry = OverrideText { field, text, lasts_us };
         self.store.set_override(&self.key, &entry, Deadline::new(self.operator_deadline)).await?;
         // Lets this process decide by it at once. If the read fails, the follower reads it later.
-        let _ = self.read(READING).await;
+        let _ = self.read(self.operator_deadline).await;
         Ok(())
     }
 
