@@ -59,8 +59,8 @@ impl CheckGroup {
     }
 
     /// Decides the checks without waiting.
-    pub(super) async fn decide(&mut self) -> Result<AllDecision, Error> {
-        self.decide_within(Duration::ZERO).await
+    pub(super) fn decide(&mut self) -> impl Future<Output = Result<AllDecision, Error>> {
+        self.decide_within(Duration::ZERO)
     }
 
     /// Decides the checks. A single check at an in-flight limit waits for its permit, for at most `max_wait`.

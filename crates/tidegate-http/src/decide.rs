@@ -1,7 +1,5 @@
 //! Decides a request: makes its checks and determines whether it is admitted.
 
-use std::time::Duration;
-
 use http::request::Parts;
 
 use super::admission::Admission;
@@ -29,9 +27,7 @@ pub(super) async fn decide(settings: &LayerSettings, parts: &Parts) -> Admission
             let result = match (&mut group, &settings.wait_queue) {
                 (None, _) => Ok((None, None)),
                 (Some(group), Some(wait_queue)) => wait_queue.decide(group).await,
-                (Some(group), None) => {
-                    group.decide_within(Duration::ZERO).await.map(|decision| (Some(decision), None))
-                }
+                (Some(group), None) => group.decide().await.map(|decision| (Some(decision), None)),
             };
             Admission::new(settings, checks, group, result, &[], Vec::new())
         }
