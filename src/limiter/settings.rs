@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::slice;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use crate::quota::{Quota, text};
 ///
 /// | field | default | |
 /// | --- | --- | --- |
-/// | `redis` | | the URL: [`Builder::url`] |
+/// | `redis` | | the URL: [`Builder::url`]; or `cluster`, a list of URLs (feature `cluster`), or `sentinel` with `urls` and `name` |
 /// | `namespace` | `tidegate` | [`Builder::namespace`] |
 /// | `deadline` | `100ms` | [`Builder::deadline`], as text |
 /// | `on_failure` | `local` | `local`, `open`, `closed` or `error`: [`Builder::on_failure`] |
@@ -67,11 +68,26 @@ use crate::quota::{Quota, text};
 #[derive(Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    redis: Option<String>,
+    redis: Option<Redis>,
     namespace: Option<String>,
     deadline: Option<Time>,
     on_failure: Option<OnFailure>,
     gates: BTreeMap<String, GateSettings>,
+}
+
+#[derive(Clone)]
+struct Redis(Endpoint);
+
+#[derive(Clone, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+enum Endpoint {
+    Url(String),
+    #[cfg(feature = "cluster")]
+    Cluster(Vec<String>),
+    Sentinel {
+        urls: Vec<String>,
+        name: String,
+    },
 }
 
 /// A gate of the settings.
@@ -96,9 +112,15 @@ impl Settings {
     /// secret, can be added.
     pub fn builder(&self) -> Builder {
         let mut builder = Limiter::builder();
-        if let Some(url) = &self.redis {
-            builder = builder.url(url);
-        }
+        builder = match &self.redis {
+            None => builder,
+            Some(Redis(Endpoint::Url(url))) => builder.url(url),
+            #[cfg(feature = "cluster")]
+            Some(Redis(Endpoint::Cluster(urls))) => builder.cluster(urls),
+            Some(Redis(Endpoint::Sentinel { urls, name })) => {
+                builder.sentinel(urls.iter().map(String::as_str), name)
+            }
+        };
         if let Some(namespace) = &self.namespace {
             builder = builder.namespace(namespace);
         }
@@ -130,11 +152,46 @@ impl Settings {
     }
 }
 
-/// Without the login of the URL.
+/// Without the logins of the URLs.
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let redis = self.redis.as_deref().map(|url| RedactedUrl::new(url).to_string());
+        let redis = self.redis.as_ref().map(|Redis(endpoint)| endpoint.urls());
         f.debug_struct("Settings").field("redis", &redis).field("gates", &self.gates).finish_non_exhaustive()
+    }
+}
+
+impl Endpoint {
+    fn urls(&self) -> Vec<String> {
+        let urls = match self {
+            Self::Url(url) => slice::from_ref(url),
+            #[cfg(feature = "cluster")]
+            Self::Cluster(urls) => urls,
+            Self::Sentinel { urls, .. } => urls,
+        };
+        urls.iter().map(|url| RedactedUrl::new(url).to_string()).collect()
+    }
+}
+
+impl From<Endpoint> for Redis {
+    fn from(endpoint: Endpoint) -> Self {
+        Self(endpoint)
+    }
+}
+
+impl FromStr for Redis {
+    type Err = Error;
+
+    fn from_str(url: &str) -> Result<Self, Error> {
+        Ok(Self(Endpoint::Url(url.to_owned())))
+    }
+}
+
+impl<'de> Deserialize<'de> for Redis {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        text_or_map::<_, Endpoint, _>(
+            deserializer,
+            "a URL, such as \"redis://127.0.0.1:6379\", or a map with `cluster` or `sentinel`",
+        )
     }
 }
 
@@ -191,6 +248,9 @@ mod tests {
         for (json, expected) in [
             (r#"{"redsi": "x"}"#, "unknown field `redsi`, expected one of `redis`, `namespace`, `deadline`"),
             (r#"{"on_failure": "opn"}"#, "unknown variant `opn`, expected one of `local`, `error`, `open`"),
+            (r#"{"redis": 6379}"#, "expected a URL, such as \"redis://127.0.0.1:6379\", or a map"),
+            (r#"{"redis": {"sentinels": []}}"#, "unknown variant `sentinels`, expected one of `url`"),
+            (r#"{"redis": {"sentinel": {"urls": ["redis://h:1"]}}}"#, "missing field `name`"),
             (r#"{"deadline": 50}"#, "expected a time, such as \"50ms\""),
             (r#"{"deadline": "50"}"#, "no time `50`: a unit of time is missing: use s, min"),
             (r#"{"deadline": "50ms x"}"#, "`x` is not understood; write such as `50ms`"),
@@ -230,10 +290,31 @@ mod tests {
     }
 
     #[test]
+    fn redis_is_a_url_or_sentinels_or_a_cluster() {
+        for (json, expected) in [
+            (r#"{"redis": "redis://h:1"}"#, "redis://h:1"),
+            (
+                r#"{"redis": {"sentinel": {"urls": ["redis://s:1", "redis://s:2"], "name": "main"}}}"#,
+                "sentinel",
+            ),
+            #[cfg(feature = "cluster")]
+            (r#"{"redis": {"cluster": ["redis://a:1", "redis://b:1"]}}"#, "cluster"),
+        ] {
+            let settings = settings(json).unwrap();
+            assert!(settings.builder().build().is_ok(), "{expected}");
+        }
+        let empty = settings(r#"{"redis": {"sentinel": {"urls": [], "name": "main"}}}"#).unwrap();
+        assert!(empty.builder().build().unwrap_err().is_config());
+    }
+
+    #[test]
     fn debug_output_has_no_password() {
-        let settings =
-            settings(r#"{"redis": "redis://ann:quagga@h:1", "gates": {"login": "5/min"}}"#).unwrap();
-        let shown = format!("{settings:?}");
-        assert!(shown.contains("redis://h:1") && !shown.contains("quagga"), "{shown}");
+        for redis in [
+            r#""redis://ann:quagga@h:1""#,
+            r#"{"sentinel": {"urls": ["redis://s:1", "redis://ann:quagga@h:1"], "name": "main"}}"#,
+        ] {
+            let shown = format!("{:?}", settings(&format!(r#"{{"redis": {redis}}}"#)).unwrap());
+            assert!(shown.contains("redis://h:1") && !shown.contains("quagga"), "{shown}");
+        }
     }
 }
