@@ -9,7 +9,7 @@ use tidegate_http::{ClientIp, Key, RateLimitLayer};
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let limiter = Limiter::builder().url("redis://127.0.0.1:6379").namespace("shop").build()?;
-    limiter.ready().await?; // ends here without Redis
+    limiter.ready().await?; // ends here without Redis; a service can also log it and go on
     let api = limiter.gate("api", "100/min burst 20".parse()?);
     let limit = RateLimitLayer::new(api, Key::client_ip(ClientIp::peer()));
     let app = Router::new().route("/", get("hi\n")).layer(limit);

@@ -79,8 +79,8 @@ pub enum Abandoned {
     /// The units are refunded.
     Refunded,
     /// The units used so far are charged: those that the handler has reported ([`Charge::usage`]), or those of
-    /// the bytes that the server has taken from the body ([`Charge::bytes`]). If they are not known, as with
-    /// every other charge, the units stay charged.
+    /// the bytes that the server has taken from the body ([`Charge::bytes`]). If they are not known, as before the first
+    /// report and with every other charge, the units stay charged.
     Used,
 }
 
