@@ -81,6 +81,8 @@ struct Redis(Endpoint);
 #[derive(Clone, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 enum Endpoint {
+    /// A text, and not a map.
+    #[serde(skip)]
     Url(String),
     #[cfg(feature = "cluster")]
     Cluster(Vec<String>),
@@ -249,7 +251,7 @@ mod tests {
             (r#"{"redsi": "x"}"#, "unknown field `redsi`, expected one of `redis`, `namespace`, `deadline`"),
             (r#"{"on_failure": "opn"}"#, "unknown variant `opn`, expected one of `local`, `error`, `open`"),
             (r#"{"redis": 6379}"#, "expected a URL, such as \"redis://127.0.0.1:6379\", or a map"),
-            (r#"{"redis": {"sentinels": []}}"#, "unknown variant `sentinels`, expected one of `url`"),
+            (r#"{"redis": {"sentinels": []}}"#, "unknown variant `sentinels`, expected"),
             (r#"{"redis": {"sentinel": {"urls": ["redis://h:1"]}}}"#, "missing field `name`"),
             (r#"{"deadline": 50}"#, "expected a time, such as \"50ms\""),
             (r#"{"deadline": "50"}"#, "no time `50`: a unit of time is missing: use s, min"),
@@ -291,20 +293,27 @@ mod tests {
 
     #[test]
     fn redis_is_a_url_or_sentinels_or_a_cluster() {
-        for (json, expected) in [
-            (r#"{"redis": "redis://h:1"}"#, "redis://h:1"),
-            (
-                r#"{"redis": {"sentinel": {"urls": ["redis://s:1", "redis://s:2"], "name": "main"}}}"#,
-                "sentinel",
-            ),
+        let build = |redis: &str| settings(&format!(r#"{{"redis": {redis}}}"#)).unwrap().builder().build();
+        for redis in [
+            r#""redis://h:1""#,
+            r#"{"sentinel": {"urls": ["redis://s:1"], "name": "main"}}"#,
             #[cfg(feature = "cluster")]
-            (r#"{"redis": {"cluster": ["redis://a:1", "redis://b:1"]}}"#, "cluster"),
+            r#"{"cluster": ["redis://n:1"]}"#,
         ] {
-            let settings = settings(json).unwrap();
-            assert!(settings.builder().build().is_ok(), "{expected}");
+            assert!(build(redis).is_ok(), "{redis}");
         }
-        let empty = settings(r#"{"redis": {"sentinel": {"urls": [], "name": "main"}}}"#).unwrap();
-        assert!(empty.builder().build().unwrap_err().is_config());
+        for (redis, expected) in [
+            (r#""htp://h:1""#, "did not parse"),
+            (r#"{"sentinel": {"urls": [], "name": "main"}}"#, "no sentinel"),
+            (r#"{"sentinel": {"urls": ["redis://s:1", "htp://s:2"], "name": "main"}}"#, "did not parse"),
+            #[cfg(feature = "cluster")]
+            (r#"{"cluster": []}"#, "no cluster node"),
+            #[cfg(feature = "cluster")]
+            (r#"{"cluster": ["redis://n:1", "htp://n:2"]}"#, "did not parse"),
+        ] {
+            let error = build(redis).unwrap_err();
+            assert!(error.is_config() && error.to_string().contains(expected), "{redis}: {error}");
+        }
     }
 
     #[test]
