@@ -84,10 +84,8 @@ impl Limiter {
     /// background as soon as Redis answers, until the hold has ended. So callers need not retry.
     ///
     /// A reservation that was admitted while Redis was unavailable has no hold. The process that made it settles
-    /// it once, as [`Reservation::commit`](crate::Reservation::commit) does. If Redis is unavailable, it can be settled
-    /// again: units
-    /// above the reserved ones may then be charged twice, and a refund whose reply was lost is not repeated. In any
-    /// other process, each call charges the actual units of
+    /// it once, as [`Reservation::commit`](crate::Reservation::commit) does. After an error that Redis is unavailable, it
+    /// can be settled again, but a refund whose reply was lost is not repeated. In any other process, each call charges the actual units of
     /// [`OnFailure::Open`](crate::OnFailure::Open), or those above the reserved units of [`OnFailure::Local`](crate::OnFailure::Local), if the
     /// token is [signed](crate::Builder::reservation_secret). Without a secret, it changes nothing there.
     ///

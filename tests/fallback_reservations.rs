@@ -128,6 +128,36 @@ async fn a_local_reservation_that_is_settled_during_the_outage_needs_no_redis() 
     outage.assert_used("nothing", 0).await;
 }
 
+/// Also those above the share, and above the limit.
+#[tokio::test]
+async fn units_above_a_reservation_that_are_committed_during_the_outage_are_charged_once() {
+    let outage = Outage::new();
+    let mut of_redis = Vec::new();
+    for (gate, _, quota) in outage.gates() {
+        let reservation = gate.reserve("of Redis", 4).await.unwrap();
+        assert_eq!(reservation.decision().source(), Source::Redis, "{quota}");
+        of_redis.push(reservation);
+    }
+    outage.begin();
+    let (more, most) = (outage.reserve("more").await, outage.reserve("most").await);
+    for (reservations, actual) in [(of_redis, 9), (more, 13), (most, 25)] {
+        for reservation in reservations {
+            reservation.commit(actual).await.unwrap();
+        }
+    }
+    for (gate, _, quota) in outage.gates() {
+        assert!(!gate.check("more").await.unwrap().is_allowed(), "{quota}: the share is used");
+    }
+    outage.end();
+    for (key, used) in [("of Redis", 9), ("more", 13), ("most", 20)] {
+        outage.until_used(key, used).await;
+    }
+    for (_, observer, quota) in outage.gates() {
+        observer.refund("most", 6).await.unwrap();
+        assert_eq!(used(&observer, "most").await, 19, "{quota}: five were debt");
+    }
+}
+
 /// The proxy delays replies: Redis has charged the units, but the process does not know it yet.
 #[tokio::test]
 async fn a_local_reservation_that_is_settled_while_its_charge_is_in_flight_is_charged_once() {

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tidegate::{Ban, Event, Gate, Lease, Limiter, ManualClock, Observer, Quota, Rate, Source};
+use tidegate::{Ban, Event, Gate, Lease, Limiter, ManualClock, Observer, OnFailure, Quota, Rate, Source};
+use tidegate_testkit::{Fault, Proxy};
 
-use crate::support::fixture::{HOUR, builder_as_is, closed_port};
+use crate::support::fixture::{HOUR, builder, builder_as_is, closed_port, namespace, soon};
 use crate::support::world::World;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -115,13 +116,54 @@ async fn each_way_to_check_charges_used_units_apart_from_the_others() {
 }
 
 #[tokio::test]
-async fn failure_policy_decides_used_units_without_redis() {
+async fn used_units_are_charged_to_the_share_without_redis_and_capped() {
     let url = format!("redis://127.0.0.1:{}", closed_port());
-    let limiter = builder_as_is(&url).instances(1).build().unwrap();
-    let used = limiter.gate("fixed", Quota::fixed_window(6, MINUTE)).charge_used(true);
-    let decided = used.check_cost("x", 100).await.unwrap();
-    assert!(decided.source() == Source::Local && decided.is_allowed() && decided.remaining() == 0);
-    assert!(!used.check("x").await.unwrap().is_allowed());
+    let cut_off = CutOff::default();
+    let builder = builder_as_is(&url).instances(2).debt_cap(2).observer(cut_off.clone());
+    let limiter = builder.build().unwrap();
+    for gate in gates(&limiter) {
+        let used = gate.clone().charge_used(true);
+        let admitted = used.check_cost("x", 3).await.unwrap();
+        assert!(admitted.source() == Source::Local && admitted.is_allowed(), "{gate:?}");
+        let denied = used.check_cost("x", 100).await.unwrap();
+        assert!(!denied.is_allowed() && denied.remaining() == 0, "{gate:?}");
+        assert_eq!(cut_off.take(), 100 + 3 - MOST / 2, "{gate:?}");
+        assert!(!gate.peek("x").await.unwrap().is_allowed(), "{gate:?}");
+    }
+}
+
+#[tokio::test]
+async fn used_units_of_an_outage_are_charged_to_redis_after_it_under_each_policy_but_the_error() {
+    let server = tidegate_testkit::shared();
+    let proxy = Proxy::start(server.url()).unwrap();
+    proxy.set(Fault::Refuse);
+    let namespace = namespace();
+    let service = builder_as_is(&proxy.url()).namespace(&namespace).instances(2).build().unwrap();
+    let other = builder(server.url()).namespace(&namespace).build().unwrap();
+    let policies = [OnFailure::Local, OnFailure::Open, OnFailure::Closed];
+    let quota = Quota::fixed_window(20, 24 * HOUR);
+    let name = |on_failure| match on_failure {
+        OnFailure::Local => "local",
+        OnFailure::Open => "open",
+        _ => "closed",
+    };
+    for on_failure in policies {
+        let used = service.gate(name(on_failure), quota).charge_used(true).on_failure(on_failure);
+        // The share is 10.
+        let decided = used.check_cost("x", 13).await.unwrap();
+        assert_eq!(decided.is_allowed(), on_failure == OnFailure::Open, "{on_failure:?}");
+    }
+    let error = service.gate("error", quota).charge_used(true).on_failure(OnFailure::Error);
+    assert!(error.check_cost("x", 13).await.unwrap_err().is_unavailable());
+    proxy.set(Fault::None);
+    for on_failure in policies {
+        let observed = other.gate(name(on_failure), quota);
+        soon(&format!("{on_failure:?}: 13 used"), async || {
+            observed.peek("x").await.unwrap().remaining() == 7
+        })
+        .await;
+    }
+    assert_eq!(other.gate("error", quota).peek("x").await.unwrap().remaining(), 20);
 }
 
 #[tokio::test]

@@ -329,8 +329,8 @@ impl Gate {
     /// ```
     ///
     /// [Reservations](Self::reserve) and [partial grants](Self::take_up_to) take units before they are used, so they
-    /// are decided as usual. Without Redis, such a check is decided as any other, by the
-    /// [failure policy](Self::on_failure), with at most the limit as its cost. Each attempt of
+    /// are decided as usual. Without Redis, the [failure policy](Self::on_failure) gives the answer, and this process
+    /// charges the units, to Redis when it answers again; if the policy is the error, nothing is charged. Each attempt of
     /// [`until_allowed`](Self::until_allowed) would charge, so it is an error, and so is every check of a gate that also
     /// has a [ban](Self::ban) or [leases](Self::leased) ([`Error::is_config`]). Permits are acquired before the work, so
     /// [`Limiter::acquire_all`](crate::Limiter::acquire_all) refuses such a gate. Its charges end no [holds](Self::holds):

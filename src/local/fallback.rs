@@ -28,7 +28,7 @@ use crate::quota::Quota;
 use crate::quota::reference::{Answer, Before, Record};
 use crate::runtime::background::{Background, JobSlot};
 use crate::runtime::clock::Clock;
-use crate::store::{GroupItem, Store, Target, Write};
+use crate::store::{GroupItem, Store, Target, UsedCharge, Write};
 
 #[derive(Clone)]
 pub(crate) struct Fallback(Arc<FallbackInner>);
@@ -144,6 +144,26 @@ impl Fallback {
             |(at, part): (usize, &LimitPart<'_>)| (part.answer(n, at, &outcome), part.stamp_us(at, &outcome));
         let answers = parts.iter().enumerate().map(answer).collect();
         LocalOutcome { granted, answers, now_us }
+    }
+}
+
+/// # Units that were used
+impl Fallback {
+    /// Charges units that were used to this process's share of the quota, whatever the state, as far as at most `most_of`
+    /// the share are used afterwards. Returns the share, too.
+    pub(crate) fn charge_used(
+        &self,
+        target: &Target,
+        units: u64,
+        most_of: impl Fn(&Quota) -> u64,
+    ) -> (Quota, UsedCharge) {
+        let shared = &self.0;
+        let share = target.gate.quota.share(shared.instances.known());
+        let now_us = shared.clock.now_us();
+        let warm = |target: &Target, share: &Quota| shared.last_known.record(target, share, now_us);
+        let charged = shared.table.charge_used(target, &share, [units, most_of(&share)], now_us, warm);
+        reconcile::ensure_running(shared);
+        (share, charged)
     }
 }
 

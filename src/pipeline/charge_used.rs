@@ -8,9 +8,11 @@ use super::overrides::Resolved;
 use crate::connection::Deadline;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
+use crate::local::on_failure::OnFailure;
 use crate::observe::observer::Event;
 use crate::observe::trace::Span;
 use crate::pipeline::request::{Request, check_is_charged};
+use crate::quota::Quota;
 use crate::quota::algorithm::MAX_DEBT;
 use crate::store::{Store, Target, UsedCharge};
 
@@ -46,15 +48,23 @@ impl Pipeline {
                 Ok(decision)
             }
             Err(error) => {
-                // A larger cost could never be admitted.
-                let cost = request.cost.min(info.quota.limit());
-                let request = Request { cost, ..request.borrowed() };
-                self.fall_back(&request, 1, None, error).map(|(_, decision)| decision)
+                let on_failure = self.policy(request, error)?;
+                let local = self.charge_used_locally(&target, request.cost);
+                match (on_failure, local) {
+                    (OnFailure::Local, Some((share, UsedCharge { charged, before, now_us }))) => {
+                        let answer = before.answer_to_used(&share, request.cost, charged, now_us);
+                        let stamp_us = share.kind().algorithm().stamp(before.raw, now_us);
+                        Ok(Decision { stamp_us, ..decision(info, answer, Source::Local, now_us) })
+                    }
+                    (OnFailure::Open, _) => request.fixed_decision(true, Source::Open),
+                    _ => request.fixed_decision(false, Source::Closed),
+                }
             }
         }
     }
 
-    /// Charges units that were used to this target; `key` is for errors.
+    /// Charges units that were used to this target; `key` is for errors. Without Redis, this process charges them to its
+    /// share, and to Redis once that answers.
     pub(crate) async fn charge_used_units(
         &self,
         target: &Target,
@@ -62,12 +72,11 @@ impl Pipeline {
         units: u64,
         deadline: Deadline,
     ) -> Result<(), Error> {
-        self.ensure_open()?;
-        self.send_used(target, units, deadline).await.map(drop).map_err(|error| {
-            let error = error.with_context(target.gate.name, key);
-            self.notify_failed(&target.gate, || error.clone());
-            error
-        })
+        let Err(error) = self.send_used(target, units, deadline).await else { return Ok(()) };
+        let error = error.with_context(target.gate.name, key);
+        self.notify_failed(&target.gate, || error.clone());
+        let is_charged = error.is_unavailable() && self.charge_used_locally(target, units).is_some();
+        if is_charged { Ok(()) } else { Err(error) }
     }
 
     /// Charges units, at least 1. Reports those that the cap of the debt cuts off.
@@ -76,14 +85,30 @@ impl Pipeline {
         let quota = &target.gate.quota;
         check_is_charged(quota)?;
         let units = units.min(MAX_DEBT);
-        let most = quota.limit().saturating_mul(self.debt_cap.saturating_add(1)).min(MAX_USED);
-        let charging = self.store.charge_used(target, units, most, deadline);
+        let charging = self.store.charge_used(target, units, self.most_used(quota), deadline);
         let charged = self.send_write(target, deadline, charging, |_, _| false).await?;
-        let cut_off = units - charged.charged;
-        if cut_off > 0 {
-            self.events.notify(&Event::DebtCapped { gate: &target.gate.name, units: cut_off });
-        }
+        self.report_cut_off(target, units - charged.charged);
         Ok(charged)
+    }
+
+    /// Charges units to this process's share of the quota, which it also returns.
+    fn charge_used_locally(&self, target: &Target, units: u64) -> Option<(Quota, UsedCharge)> {
+        let units = units.min(MAX_DEBT);
+        let (share, charged) =
+            self.fallback.as_ref()?.charge_used(target, units, |share| self.most_used(share));
+        self.report_cut_off(target, units - charged.charged);
+        Some((share, charged))
+    }
+
+    /// Returns the most units of a quota that may be used after a charge.
+    fn most_used(&self, quota: &Quota) -> u64 {
+        quota.limit().saturating_mul(self.debt_cap.saturating_add(1)).min(MAX_USED)
+    }
+
+    fn report_cut_off(&self, target: &Target, units: u64) {
+        if units > 0 {
+            self.events.notify(&Event::DebtCapped { gate: &target.gate.name, units });
+        }
     }
 
     /// Decides each of these checks on its own. Those of units that were used are charged whatever the state.

@@ -101,6 +101,9 @@ impl Reservation {
     /// the reservation was denied, or admitted without a charge ([`Source::Open`](crate::Source::Open)), charges
     /// `actual`. If its gate was [switched](crate::Control::switch) open or closed, charges nothing.
     ///
+    /// If Redis does not answer, more units than were reserved are charged to this process's share of the quota, and to Redis
+    /// when it answers again.
+    ///
     /// # Errors
     ///
     /// As [`Gate::refund`](crate::Gate::refund): then the reserved units stay charged.

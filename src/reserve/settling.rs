@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use super::format::{Content, TokenItem};
 use super::token::Token;
 use crate::error::Error;
-use crate::pipeline::{Pipeline, SettleCall, UnheldCharge, charged_units, hold_of_item};
+use crate::pipeline::{Pipeline, SettleCall, UnheldCharge, hold_of_item};
 use crate::quota::algorithm::MAX_DEBT;
 use crate::quota::reference::holds::NewHold;
 use crate::quota::settlement::Settlement;
@@ -150,13 +150,9 @@ async fn settle_unheld(
         for (charge, result) in removed.charges.iter().zip(results) {
             settled[charge.index] = result.map(|()| Settlement::Settled);
         }
-        // A write without a reply may have been made. A second refund would return units of others, a second
-        // charge is only too strict.
-        removed.charges.retain(|UnheldCharge { index, request, decision, .. }| {
-            let is_charge = actuals[*index] > charged_units(request, decision);
-            let is_failed = |error: &Error| error.is_unavailable() && (is_charge || !error.is_unanswered());
-            settled[*index].as_ref().is_err_and(is_failed)
-        });
+        // A refund without a reply may have been made. A second one would return units of others.
+        let is_failed = |error: &Error| error.is_unavailable() && !error.is_unanswered();
+        removed.charges.retain(|UnheldCharge { index, .. }| settled[*index].as_ref().is_err_and(is_failed));
         if !removed.charges.is_empty() {
             pipeline.unheld.restore(content.id.0, removed);
         }

@@ -131,12 +131,33 @@ async fn commit_without_a_hold_goes_on_after_its_future_is_dropped() {
 
 #[tokio::test]
 async fn commit_without_a_hold_that_failed_can_be_repeated() {
-    let outage = Outage::new(OnFailure::Open);
-    let reserved = outage.reserve(900).await;
+    let outage = Outage::new(OnFailure::Local);
+    let reserved = outage.reserve(400).await;
     let token = reserved.token().unwrap();
+    outage.end().await;
+    outage.until_used(400).await;
+    // Redis has been charged and this process knows it, so the refund needs Redis.
+    soon("reconciled", async || format!("{:?}", outage.service).contains("keys: 0")).await;
+    outage.proxy.set(Fault::Refuse);
+    soon("the circuit is open", async || {
+        let _ = outage.budget.peek("acme").await.unwrap();
+        outage.service.health().await.breaker_open_for().is_some()
+    })
+    .await;
     assert!(outage.service.commit(token, [120]).await.unwrap_err().is_unavailable());
     outage.end().await;
     assert_eq!(outage.service.commit(token, [120]).await.unwrap(), [Settlement::Settled]);
+    outage.until_used(120).await;
+}
+
+#[tokio::test]
+async fn commit_without_a_hold_during_the_outage_is_charged_after_it() {
+    let outage = Outage::new(OnFailure::Open);
+    let reserved = outage.reserve(900).await;
+    let token = reserved.token().unwrap();
+    assert_eq!(outage.service.commit(token, [120]).await.unwrap(), [Settlement::Settled]);
+    assert_eq!(outage.service.commit(token, [120]).await.unwrap(), [Settlement::Nothing]);
+    outage.end().await;
     outage.until_used(120).await;
 }
 

@@ -11,7 +11,7 @@ use crate::quota::reference::{self, Answer, Record, Taken};
 use crate::quota::{Quota, units_of_share};
 use crate::runtime::sync::{Mutex, lock};
 use crate::store::generations::{EvictionRank, Generations};
-use crate::store::{GroupItem, Outcome, Target};
+use crate::store::{GroupItem, Outcome, Target, UsedCharge};
 
 const SHARDS: usize = 16;
 
@@ -24,7 +24,7 @@ struct Keys(Generations<Target, Kept, IdentityHasher>);
 struct Kept {
     share: Quota,
     record: Record,
-    /// Units that the fallback admitted and that are not reconciled yet.
+    /// Units that the fallback admitted or that were used, and that are not reconciled yet.
     pending: u64,
     /// Units of `pending` that were given back since they were last sent to the store.
     given_back: u64,
@@ -91,6 +91,22 @@ impl LocalTable {
             guards[guard_of(target)].take_back(target, share, record, k * cost, now_us);
         }
         Outcome { k, before, now_us, repeated: Vec::new(), bans: Vec::new() }
+    }
+
+    /// Charges units that were used, as far as at most `most` are used afterwards. `warm` is as in [`take`](Self::take).
+    pub(super) fn charge_used(
+        &self,
+        target: &Target,
+        share: &Quota,
+        [units, most]: [u64; 2],
+        now_us: u64,
+        warm: impl Fn(&Target, &Quota) -> Record,
+    ) -> UsedCharge {
+        let mut keys = lock(&self.0[shard(target)]);
+        let mut record = keys.lend(target, share, now_us).unwrap_or_else(|| warm(target, share));
+        let (charged, before) = record.charge_used(share, units, most, now_us);
+        keys.take_back(target, share, record, charged, now_us);
+        UsedCharge { charged, before, now_us }
     }
 
     /// Returns the units that were admitted here and still count, for keys with the given hash tags. Removes
@@ -226,7 +242,8 @@ impl Kept {
         }
         let algorithm = self.share.kind().algorithm();
         let seen = algorithm.settle(&self.record.state, now_us);
-        let used = self.share.limit().saturating_sub(algorithm.remaining(seen, now_us));
+        // Rounded up, and with the debt of units that were used.
+        let used = algorithm.used(seen, now_us).ceil() as u64;
         used.min(self.pending)
     }
 }
