@@ -254,9 +254,16 @@ impl Limiter {
         Arc::ptr_eq(&self.pipeline, &other.pipeline)
     }
 
-    /// Notifies the observer of an event outside of the limiter.
+    /// Notifies the observer of an event outside of the limiter. Rules that were rejected are also reported as
+    /// [warnings](Self::warn) are.
     pub fn notify(&self, event: &Event<'_>) {
-        self.pipeline.events.notify(event);
+        match event {
+            Event::RulesReloaded(Err(error)) => {
+                let line = format_args!("rules not reloaded, the previous ones stay in force: {error}");
+                self.pipeline.warnings.report(event, &line);
+            }
+            _ => self.pipeline.events.notify(event),
+        }
     }
 
     /// Reports a mistake in the setup of the process to the observer, to `tracing` and, if neither

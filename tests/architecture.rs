@@ -110,11 +110,11 @@ fn house_is_within_its_budgets() {
     const FLOORS: usize = 12;
     const PUBLIC_FUNCTIONS: usize = 386;
     const LINES: [(&str, usize); 7] = [
-        ("src", 24_850),
-        ("crates/tidegate-cli/src", 5_490),
+        ("src", 24_900),
+        ("crates/tidegate-cli/src", 5_495),
         ("crates/tidegate-console/src", 3_875),
-        ("crates/tidegate-http/src", 5_430),
-        ("crates/tidegate-rules/src", 5_805),
+        ("crates/tidegate-http/src", 5_440),
+        ("crates/tidegate-rules/src", 5_810),
         ("crates/tidegate-server/src", 5_800),
         ("lua", 2_390),
     ];

@@ -223,11 +223,17 @@ async fn child_without_a_report() {
     for _ in 0..100 {
         let _ = limiter.gate("gate", QUOTA).check("key").await.unwrap();
     }
+    let rejected = "no limit".parse::<Quota>().unwrap_err();
+    limiter.notify(&Event::RulesReloaded(Err(&rejected)));
 }
 
 #[test]
-fn wrong_address_is_one_line_on_standard_error_if_nothing_else_reports_it() {
-    for (setting, lines) in [("on", 1), ("off", 0)] {
+fn wrong_address_and_rejected_rules_are_a_line_each_on_standard_error_if_nothing_else_reports_them() {
+    let lines = [
+        "tidegate: limits are not shared: redis://127.0.0.1:1: ",
+        "tidegate: rules not reloaded, the previous ones stay in force: ",
+    ];
+    for (setting, lines) in [("on", &lines[..]), ("off", &[])] {
         let output = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "redis_state::child_without_a_report", "--ignored", "--nocapture"])
             .env("TIDEGATE_TEST_STDERR", setting)
@@ -235,12 +241,8 @@ fn wrong_address_is_one_line_on_standard_error_if_nothing_else_reports_it() {
             .unwrap();
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         let written: Vec<&str> = text.lines().filter(|line| line.starts_with("tidegate: ")).collect();
-        assert!(output.status.success() && written.len() == lines, "{setting}: {text}");
-        assert!(
-            written
-                .iter()
-                .all(|line| line.starts_with("tidegate: limits are not shared: redis://127.0.0.1:1: "))
-        );
+        assert!(output.status.success() && written.len() == lines.len(), "{setting}: {text}");
+        assert!(written.iter().zip(lines).all(|(line, start)| line.starts_with(start)), "{text}");
         assert!(!text.contains("secret"), "{text}");
     }
 }

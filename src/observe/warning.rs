@@ -164,7 +164,7 @@ impl WarningSink {
     }
 
     /// Writes the line to standard error if no person can read the event otherwise.
-    fn report(&self, event: &Event<'_>, line: &dyn fmt::Display) {
+    pub(crate) fn report(&self, event: &Event<'_>, line: &dyn fmt::Display) {
         self.events.notify(event);
         if self.to_stderr && !self.events.reports_warnings() {
             // A closed standard error must not fail a check.

@@ -46,6 +46,10 @@ pub(crate) async fn run(inspect: &Inspect, limiter: &Limiter, out: Output) -> Re
     let holders = holders::read(inspector, shown).await?;
     lines.extend(holders::lines(shown, &holders, limit, &names));
     if found.is_empty() {
+        let hint = match (gate, hint) {
+            (None, "") => "; for all keys of a gate, write --gate NAME",
+            _ => hint,
+        };
         lines = vec![vec![(inspector.no_state(gate, &key) + hint).into()]];
     }
     lines.extend(holds.lines(&names));

@@ -23,7 +23,7 @@
 //! content-type: application/problem+json
 //! cache-control: no-store
 //!
-//! {"type":"about:blank","title":"Bad Request","status":400,"detail":"This request lacks the key that its limit counts by."}
+//! {"type":"about:blank","title":"Bad Request","status":400,"detail":"This request lacks the key that the limit \"free\" counts by."}
 //! $ for i in $(seq 60); do curl -s -o /dev/null -w '%{http_code} ' -H 'x-api-key: free-ann' http://127.0.0.1:3000/; done
 //! 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 429
 //! $ curl -si -H 'x-api-key: free-ann' -H 'accept: text/plain' http://127.0.0.1:3000/

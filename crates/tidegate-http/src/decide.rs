@@ -3,7 +3,6 @@
 use http::request::Parts;
 
 use super::admission::Admission;
-use super::rejection::Rejection;
 use super::request_checks::RequestChecks;
 #[cfg(feature = "rules")]
 use super::rules;
@@ -20,7 +19,7 @@ pub(super) async fn decide(settings: &LayerSettings, parts: &Parts) -> Admission
     }
     let mut checks = RequestChecks::default();
     match checks.add_rules(settings, parts).await {
-        Err(absent) => Admission::rejected(Rejection::absent(absent)),
+        Err(rejection) => Admission::rejected(*rejection),
         Ok(()) if checks.checks.is_empty() => Admission::Undecided,
         Ok(()) => {
             let mut group = checks.group().await;

@@ -115,11 +115,12 @@ impl Rejection {
         !decision.is_allowed() && decision.source() == Source::Switch
     }
 
-    /// Rejects a request that lacks a part of its key.
-    pub(super) fn absent(absent: Absent) -> Self {
+    /// Rejects a request that lacks a part of its key. `limit`: that of a gate.
+    pub(super) fn absent(absent: Absent, limit: Option<&str>) -> Self {
         match absent {
             Absent::NotSent => {
-                let message = "This request lacks the key that its limit counts by.".to_owned();
+                let limit = limit.map_or("its limit".to_owned(), |name| format!("the limit \"{name}\""));
+                let message = format!("This request lacks the key that {limit} counts by.");
                 Self::new(Reason::MissingKey, message, None)
             }
             Absent::PeerAddress | Absent::Extension { .. } => {
@@ -268,6 +269,26 @@ impl std::error::Error for Rejection {
     }
 }
 
+/// Returns a time as text: two days or more in days, since people do not divide seconds. Headers have the seconds.
 fn seconds_text(seconds: u64) -> String {
-    if seconds == 1 { "1 second".to_owned() } else { format!("{seconds} seconds") }
+    const DAY_S: u64 = 86_400;
+    match seconds {
+        1 => "1 second".to_owned(),
+        0..=172_799 => format!("{seconds} seconds"),
+        _ if seconds.is_multiple_of(DAY_S) => format!("{} days", seconds / DAY_S),
+        _ => format!("about {} days", (seconds + DAY_S / 2) / DAY_S),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::seconds_text;
+
+    #[test]
+    fn times_of_two_days_or_more_are_shown_in_days() {
+        let texts = [1, 3_600, 172_799, 172_800, 172_801, 604_800, 2_629_746].map(seconds_text);
+        let days = ["2 days", "about 2 days", "7 days", "about 30 days"];
+        assert_eq!(texts[..3], ["1 second", "3600 seconds", "172799 seconds"]);
+        assert_eq!(texts[3..], days);
+    }
 }

@@ -10,7 +10,8 @@ use super::charge::Charge;
 use super::check_group::{CheckGroup, Checks};
 use super::gate_rule::GateRule;
 use super::in_flight::is_in_flight;
-use super::missing_key::{Absent, MissingKey, NO_KEY};
+use super::missing_key::{MissingKey, NO_KEY};
+use super::rejection::Rejection;
 use super::reserved_slots::ReservedSlots;
 use super::settings::LayerSettings;
 use crate::policy::{Policies, Policy};
@@ -37,8 +38,12 @@ impl RequestChecks {
     ///
     /// # Errors
     ///
-    /// The missing part of a required key.
-    pub(super) async fn add_rules(&mut self, settings: &LayerSettings, parts: &Parts) -> Result<(), Absent> {
+    /// The rejection of a request that lacks a required key.
+    pub(super) async fn add_rules(
+        &mut self,
+        settings: &LayerSettings,
+        parts: &Parts,
+    ) -> Result<(), Box<Rejection>> {
         let chosen = match &settings.chooser {
             Some(choose) => choose(parts).await,
             None => Vec::new(),
@@ -50,7 +55,12 @@ impl RequestChecks {
         Ok(())
     }
 
-    fn add(&mut self, rule: &GateRule, settings: &LayerSettings, parts: &Parts) -> Result<(), Absent> {
+    fn add(
+        &mut self,
+        rule: &GateRule,
+        settings: &LayerSettings,
+        parts: &Parts,
+    ) -> Result<(), Box<Rejection>> {
         // The layer's cost counts units of rates, such as tokens or bytes.
         let layer_cost = settings.cost.as_ref().filter(|_| !is_in_flight(&rule.gate));
         let cost = rule.cost.as_ref().or(layer_cost).map_or(1, |cost| cost(parts));
@@ -66,7 +76,10 @@ impl RequestChecks {
             let missing_key = settings.missing_key;
             settings.warnings.missing_part(&rule.gate.limiter(), parts, absent, missing_key);
             match missing_key {
-                MissingKey::Reject => return Err(absent),
+                MissingKey::Reject => {
+                    let limit = rule.name.as_deref().or(rule.gate.name());
+                    return Err(Box::new(Rejection::absent(absent, limit)));
+                }
                 MissingKey::Skip => return Ok(()),
                 MissingKey::Share => {}
             }

@@ -49,7 +49,7 @@ async fn decide_now(file_rules: &FileRules, settings: &LayerSettings, parts: &Pa
     };
     let descriptors = match descriptors {
         Ok(descriptors) => descriptors,
-        Err(absent) => return Admission::rejected(Rejection::absent(absent)),
+        Err(absent) => return Admission::rejected(Rejection::absent(absent, None)),
     };
     let descriptors: Vec<_> = match settings.cost {
         // Hits of 0 would ask whether a unit is left.
@@ -71,8 +71,8 @@ async fn decide_now(file_rules: &FileRules, settings: &LayerSettings, parts: &Pa
     if matches!(peeked, Ok(true)) {
         checks.shadow_checks = checks.shadow_checks.into_iter().map(|check| check.cost(0)).collect();
     }
-    if let Err(absent) = checks.add_rules(settings, parts).await {
-        return Admission::rejected(Rejection::absent(absent));
+    if let Err(rejection) = checks.add_rules(settings, parts).await {
+        return Admission::rejected(*rejection);
     }
     let mut group = checks.group().await;
     let result = async {

@@ -280,12 +280,15 @@ impl FileCompiler<'_, '_> {
             self.reader.warning(span, message, "put the `*` into a `value`");
         }
         // A client of the service may send routes under the key of the action.
-        if let (Some((_, at)), Some((part, wildcard))) = (value, route_parameter(value_text))
-            && key != "path_template"
-            && !self.route_keys.iter().any(|of_routes| **of_routes == *key)
-        {
-            let hint = format!("write `{wildcard}`, or use the action `path_template`");
-            self.reader.warning(at, format!("`{part}` is matched literally"), hint);
+        let is_route = key == "path_template" || self.route_keys.iter().any(|of_routes| **of_routes == *key);
+        if let (Some((_, at)), Some((part, wildcard))) = (value, route_parameter(value_text)) {
+            let hint = match part.strip_prefix(':') {
+                _ if !is_route => Some(format!("write `{wildcard}`, or use the action `path_template`")),
+                name => name.map(|name| format!("write `{{{name}}}`, as the routes of axum and actix-web")),
+            };
+            if let Some(hint) = hint {
+                self.reader.warning(at, format!("`{part}` is matched literally"), hint);
+            }
         }
         let networks = network_reader::read(&mut self.reader, &fields, node, key, level);
         let mut pattern = match &networks {

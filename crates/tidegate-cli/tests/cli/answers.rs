@@ -131,7 +131,9 @@ async fn inspect_shows_the_usage_at_every_gate_without_a_quota() {
     program.run(["inspect", "user:42", "--gate", "log"]).assert(0, &["sliding_log/86400s"]);
     let reply = program.json(0, &["inspect", "user:42", "--limit", "2"]);
     assert_eq!((reply["states"].as_array().unwrap().len(), &reply["more"]), (2, &json!(4)));
-    program.run(["inspect", "user:43"]).assert(1, &["no state of user:43"]);
+    program
+        .run(["inspect", "login"])
+        .assert(1, &["no state of login", "for all keys of a gate, write --gate NAME"]);
 
     let reply = program.json(0, &["inspect", "--gate", "token"]);
     assert_eq!((&reply["keys"], &reply["blocked"], &reply["more"]), (&json!(2), &json!(0), &json!(0)));

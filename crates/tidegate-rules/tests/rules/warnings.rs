@@ -45,8 +45,12 @@ rate_limits:
 descriptors:
   - { key: path_template, value: '/users/{id}', rate_limit: 1/d }
   - { key: route, value: '/users/{id}', rate_limit: 1/d }
-  - { key: path, value: '/users/:id/x', rate_limit: 1/d }",
-        &["7:25 `:id` is matched literally = write `/users/*/x`, or use the action `path_template`"],
+  - { key: path, value: '/users/:id/x', rate_limit: 1/d }
+  - { key: route, value: '/users/:id', rate_limit: 1/d }",
+        &[
+            "7:25 `:id` is matched literally = write `/users/*/x`, or use the action `path_template`",
+            "8:26 `:id` is matched literally = write `{id}`, as the routes of axum and actix-web",
+        ],
     ),
     (
         "domain: api
