@@ -55,7 +55,8 @@
 //! | `cluster` | `Builder::cluster`: Redis Cluster |
 //! | `http` | keys of the types of the crates `http` and `bytes`, such as `HeaderValue` |
 //! | `metrics` | `metrics`: metrics for any recorder of the `metrics` facade |
-//! | `serde` | [`Settings`], `Serialize` and `Deserialize` for [`Quota`] and [`Rate`], `Serialize` for [`Decision`] |
+//! | `regions` | `regions`: the reference of one limit in several regions; no limiter uses it yet |
+//! | `serde` | `Settings`, `Serialize` and `Deserialize` for [`Quota`] and [`Rate`], `Serialize` for [`Decision`] |
 //! | `tls` | `rediss://` with rustls and ring |
 //! | `tracing` | a span for each check, and events |
 //!
@@ -68,6 +69,7 @@
 //! | [`reference`](mod@reference) | the decisions of the scripts as integer arithmetic without I/O, for replays and conformance tests |
 //! | [`script`] | the Lua scripts |
 //! | `admin` (feature `admin`) | finds, reads and changes the state in Redis |
+//! | `regions` (feature `regions`) | the decisions of one limit in several regions, as integer arithmetic without I/O |
 //!
 //! Layers in front of services need [`Limiter::check_each`], [`Reservation`], [`AllDecision::of_each`] and
 //! [`Decision::uncounted`], as `tidegate-http` and `tidegate-rules` do.
@@ -96,7 +98,7 @@
 //!     |
 //! connection                transport: reconnecting, sentinels, clusters, retries
 //!     |
-//! key, observe              keys in Redis; events, metrics, traces, health, figures
+//! key, observe, regions     keys in Redis; events, metrics, traces, health, figures; one limit in several regions
 //!     |
 //! quota, decision           algorithms with their numbers and reference; what was decided
 //!     |
@@ -119,6 +121,8 @@ mod local;
 mod observe;
 mod pipeline;
 pub mod quota;
+#[cfg(feature = "regions")]
+pub mod regions;
 mod reserve;
 mod runtime;
 pub mod script;

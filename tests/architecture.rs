@@ -106,11 +106,11 @@ fn no_rooms_import_each_other_in_a_circle() {
 /// which is documentation. Lines of code have no comments, blanks and unit tests.
 #[test]
 fn house_is_within_its_budgets() {
-    const ROOMS: usize = 17;
+    const ROOMS: usize = 18;
     const FLOORS: usize = 12;
-    const PUBLIC_FUNCTIONS: usize = 386;
+    const PUBLIC_FUNCTIONS: usize = 428;
     const LINES: [(&str, usize); 7] = [
-        ("src", 24_900),
+        ("src", 25_920),
         ("crates/tidegate-cli/src", 5_495),
         ("crates/tidegate-console/src", 3_875),
         ("crates/tidegate-http/src", 5_440),

@@ -73,6 +73,8 @@ mod reconnecting;
 mod reconnects;
 mod redis_state;
 mod reference_agrees_with_oracle;
+#[cfg(feature = "regions")]
+mod regions;
 mod release_inbox;
 mod reservations;
 mod runtimes;

@@ -1,0 +1,348 @@
+//! Gossip with debt: the decisions are the core's, and charges of other regions count when they arrive.
+
+use super::windows::{Grid, Place, Windows};
+use super::{Checks, Taken};
+use crate::error::Error;
+use crate::quota::Quota;
+use crate::quota::algorithm::{Algorithm, Kind, LeakyBucket, RawState};
+use crate::quota::reference::{self, Before, Item, Record};
+
+/// A gate in the mode gossip.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Gossip {
+    /// The limit of all regions together.
+    pub quota: Quota,
+    /// The number of regions R.
+    pub regions: u64,
+    /// How far above the limit arriving charges may raise the usage, in units: D. The rest is forgiven.
+    pub debt: u64,
+    /// Whether units above the limit of a fixed window reduce the limit of the windows that follow.
+    pub carry: bool,
+}
+
+/// The state of one key in one region. `Key::default()` is an unused key; a store need not keep it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Key {
+    /// The core's state: the level or log, the block and the expiry. Of windows and counters, the last two only.
+    pub record: Record,
+    /// The counts of a fixed window or sliding counter.
+    pub windows: Windows,
+    /// Units of earlier windows that count in the current one.
+    pub debt: u64,
+    /// The debt when the previous window began: a late charge of that window is added to it.
+    pub prior: u64,
+    /// The second state, which decides too while a peer is cut off.
+    pub share: Share,
+}
+
+/// The state of the share policy: the region's own units since the cut, each counted R-fold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Share {
+    /// The time of the cut, or of the last admission since, in µs since 1970 by the local clock. A later cut begins a
+    /// new state. An earlier one was in effect already: another peer was cut off before, and replies again.
+    pub since_us: u64,
+    /// The core's state of the same quota. It begins with all units used at the time of the cut.
+    pub record: Record,
+}
+
+/// Charges that do not count as they should.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Units above limit and debt, which do not count.
+    pub forgiven: u64,
+    /// Units of windows before the previous one, which do not count.
+    pub dropped: u64,
+    /// Units that name a window after the next, and count in the next: the clocks are apart by more than a window.
+    pub far: u64,
+}
+
+impl Gossip {
+    /// Makes a gate of `regions`, with carry. The debt is R limits; 2(R - 1) limits for a fixed window, whose long-run
+    /// bound needs them.
+    ///
+    /// # Errors
+    ///
+    /// Config errors: fewer than two regions; an in-flight limit; a window that begins with its first charge, or of a
+    /// calendar; a log that counts denied checks.
+    pub fn new(quota: Quota, regions: u64) -> Result<Self, Error> {
+        let carry = matches!(quota.kind(), Kind::FixedWindow(_));
+        check(&quota, regions)?;
+        let limits = if carry { 2 * (regions - 1) } else { regions };
+        Ok(Self { quota, regions, debt: limits.saturating_mul(quota.limit()), carry })
+    }
+
+    fn grid(&self) -> Option<Grid> {
+        Grid::of(&self.quota)
+    }
+
+    fn algorithm(&self) -> &dyn Algorithm {
+        self.quota.kind().algorithm()
+    }
+
+    /// The end of a window: `debt` and `used` units become the next window's debt. Returns the forgiven units.
+    fn carry_over(&self, debt: u64, used: u64) -> (u64, u64) {
+        let over = if self.carry { (debt + used).saturating_sub(self.quota.limit()) } else { 0 };
+        (over.min(self.debt), over.saturating_sub(self.debt))
+    }
+
+    /// Moves the windows of the key on to `now`. Returns the instant at which to count, and whether the counts moved to
+    /// an earlier window.
+    fn enter(&self, key: &mut Key, now: u64, counts: &mut Counts) -> (u64, bool) {
+        let Some(grid) = self.grid() else { return (now, false) };
+        let (debt, prior) = (&mut key.debt, &mut key.prior);
+        let entered = key.windows.enter(grid, now, |used, times| {
+            *prior = debt.saturating_sub((times - 1).saturating_mul(self.quota.limit()));
+            let (left, cut) = self.carry_over(*prior, used as u64);
+            *debt = left;
+            counts.forgiven += cut;
+        });
+        (entered.now, entered.is_redated)
+    }
+
+    /// Returns the usage as the core's algorithm reads it, at the instant of [`enter`](Self::enter).
+    fn raw(&self, key: &Key, grid: Grid) -> RawState {
+        let [previous, current, _] = key.windows.counts.map(|count| count as u64);
+        match self.quota.kind() {
+            Kind::FixedWindow(_) => [current + key.debt, grid.begins(key.windows.start_us, 1) / 1_000, 0],
+            _ => [current, previous, 0],
+        }
+    }
+
+    /// Returns when the debt leaves room for this cost: the start of a later window, or 0 if it is not in the way.
+    fn repaid_at(&self, key: &Key, cost: u64) -> u64 {
+        let Some(grid) = self.grid().filter(|_| self.carry) else { return 0 };
+        let [_, current, next] = key.windows.counts.map(|count| count as u64);
+        let limit = self.quota.limit();
+        if key.debt + current + cost <= limit {
+            return 0;
+        }
+        // A window repays one limit; debt above the maximum is forgiven.
+        let used = (self.carry_over(key.debt, current).0 + next).min(self.debt + limit);
+        grid.begins(key.windows.start_us, 1 + (used + cost).saturating_sub(limit).div_ceil(limit))
+    }
+
+    fn expire(&self, key: &mut Key, grid: Grid, now: u64) {
+        let limit = self.quota.limit();
+        let over = |count: i64| (count as u64).saturating_sub(limit);
+        let left = key.debt + over(key.windows.counts[1]) + over(key.windows.counts[2]);
+        let repaid = match (self.carry, key.debt.max(key.prior), left) {
+            (false, ..) | (true, 0, 0) => 0,
+            (true, ..) => grid.begins(key.windows.start_us, 2 + left.div_ceil(limit)),
+        };
+        let kept = key.windows.kept_until(grid).max(repaid).max(key.record.blocked_until_us);
+        key.record.expires_ms = kept.div_ceil(1_000).max(now / 1_000 + 1);
+    }
+
+    /// Decides equal checks at `now`. While a peer is cut off, `cut_us` is the local time of the cut, and the share must
+    /// admit them too. Denied checks change nothing, except that a state dated in the future is re-dated.
+    ///
+    /// # Panics
+    ///
+    /// May panic if the cost is 0 or above the quota's limit.
+    pub fn take(
+        &self,
+        key: &mut Key,
+        checks: Checks,
+        cut_us: Option<u64>,
+        now: u64,
+        counts: &mut Counts,
+    ) -> Taken {
+        key.forget_expired(now);
+        let Checks { n, cost, max_delay } = checks;
+        let (mut after, mut counted) = (key.clone(), *counts);
+        let (at_us, is_redated) = self.enter(&mut after, now, &mut counted);
+        let blocked_until_us = after.record.blocked_until_us;
+        let named = self.grid().map(|grid| Before { blocked_until_us, raw: self.raw(&after, grid) });
+        let mut k = match named {
+            Some(_) if blocked_until_us > now => 0,
+            Some(before) => self.algorithm().afford(before.raw, n, cost, at_us, max_delay),
+            None => n,
+        };
+        let mut items = Vec::new();
+        if named.is_none() {
+            items.push(Item::new(&self.quota, &mut after.record, cost, max_delay));
+        }
+        if let Some(cut_us) = cut_us {
+            after.share.begin(&self.quota, cut_us, now);
+            let own = cost.saturating_mul(self.regions);
+            k = if own > self.quota.limit() { 0 } else { k };
+            items.push(Item::new(
+                &self.quota,
+                &mut after.share.record,
+                own.min(self.quota.limit()),
+                max_delay,
+            ));
+        }
+        if !items.is_empty() {
+            k = reference::take(&mut items, k, now);
+        }
+        let share = cut_us.and_then(|_| Some((self.regions, items.last()?.before)));
+        if share.is_some() && k > 0 {
+            after.share.since_us = after.share.since_us.max(now);
+        }
+        let before = named.unwrap_or_else(|| items[0].before);
+        if let Some(grid) = self.grid() {
+            after.windows.counts[1] += (k * cost) as i64;
+            if blocked_until_us <= now {
+                after.record.blocked_until_us = 0;
+            }
+            self.expire(&mut after, grid, now);
+        }
+        let (sent, window_us) = ((k * cost) as i64, after.windows.start_us);
+        let not_before_us = self.repaid_at(&after, cost);
+        if named.is_none() || k > 0 || is_redated {
+            (*key, *counts) = (after, counted);
+        }
+        Taken { quota: self.quota, checks, k, fold: 1, before, at_us, share, sent, window_us, not_before_us }
+    }
+
+    /// Counts a charge of another region, or a refund of it if `units` is below 0. Only windows and counters read the
+    /// name of the window; all else counts from its arrival.
+    pub fn apply(&self, key: &mut Key, window_us: u64, units: i64, now: u64, counts: &mut Counts) {
+        key.forget_expired(now);
+        let most = self.quota.limit() + self.debt;
+        let size = units.unsigned_abs();
+        let Some(grid) = self.grid() else {
+            if units < 0 {
+                return key.record.refund(&self.quota, size, None, now);
+            }
+            counts.forgiven += size - key.record.charge_used(&self.quota, size, most, now).0;
+            return;
+        };
+        let (mut after, mut entered) = (key.clone(), *counts);
+        self.enter(&mut after, now, &mut entered);
+        let place = after.windows.place(grid, window_us);
+        let index = match place {
+            Place::Previous => 0,
+            Place::Current => 1,
+            Place::Next { is_far } => {
+                entered.far += if is_far { units.max(0) as u64 } else { 0 };
+                2
+            }
+            // Changes nothing: the script writes nothing.
+            Place::Gone => {
+                counts.dropped += units.max(0) as u64;
+                return;
+            }
+        };
+        (*key, *counts) = (after, entered);
+        let (_, forgiven_before) = self.carry_over(key.prior, key.windows.counts[0] as u64);
+        let count = key.windows.counts[index];
+        let counted = units.min((most as i64 - count).max(0)).max(-count);
+        key.windows.counts[index] += counted;
+        counts.forgiven += (units - counted).max(0) as u64;
+        if place == Place::Previous && self.carry {
+            let (debt, forgiven) = self.carry_over(key.prior, key.windows.counts[0] as u64);
+            key.debt = debt;
+            counts.forgiven += forgiven.saturating_sub(forgiven_before);
+        }
+        self.expire(key, grid, now);
+    }
+
+    /// Charges `units` at `now` without a check, also above limit and debt. Returns the window that they name.
+    pub fn penalize(&self, key: &mut Key, units: u64, now: u64, counts: &mut Counts) -> u64 {
+        key.forget_expired(now);
+        match self.grid() {
+            Some(grid) => {
+                self.enter(key, now, counts);
+                key.windows.counts[1] += units as i64;
+                self.expire(key, grid, now);
+            }
+            None => key.record.penalize(&self.quota, units, now),
+        }
+        key.windows.start_us
+    }
+
+    /// Gives back those of the `units` that still count: see [`Record::refund`]. Returns the window that they name, and
+    /// the whole units to replicate as a negative charge. The share gets nothing back.
+    pub fn refund(
+        &self,
+        key: &mut Key,
+        units: u64,
+        stamp: Option<u64>,
+        now: u64,
+        counts: &mut Counts,
+    ) -> (u64, u64) {
+        if key.record.has_expired(now) {
+            return (0, 0);
+        }
+        let Some(grid) = self.grid() else {
+            let used = |key: &Key| self.algorithm().settle(&key.record.state, now)[0];
+            let before = used(key);
+            key.record.refund(&self.quota, units, stamp, now);
+            return (0, (before - used(key).min(before)) / per(&self.quota));
+        };
+        let (at, _) = self.enter(key, now, counts);
+        let start_us = key.windows.start_us;
+        let is_counter = matches!(self.quota.kind(), Kind::SlidingCounter(_));
+        let index = match stamp {
+            None => 1,
+            Some(stamp) if !is_counter && stamp == grid.begins(start_us, 1) => 1,
+            Some(stamp) if is_counter && stamp.min(at) >= start_us => 1,
+            Some(stamp) if is_counter && stamp >= grid.before(start_us) => 0,
+            Some(_) => return (start_us, 0),
+        };
+        let back = (units as i64).min(key.windows.counts[index]);
+        key.windows.counts[index] -= back;
+        self.expire(key, grid, now);
+        (if index == 1 { start_us } else { grid.before(start_us) }, back as u64)
+    }
+
+    /// Denies every check until `until`, in µs since 1970; 0 lifts the block.
+    pub fn block(&self, key: &mut Key, until: u64, now: u64, counts: &mut Counts) {
+        key.forget_expired(now);
+        let Some(grid) = self.grid() else { return key.record.block(&self.quota, until, now) };
+        self.enter(key, now, counts);
+        key.record.blocked_until_us = until;
+        self.expire(key, grid, now);
+    }
+}
+
+impl Key {
+    fn forget_expired(&mut self, now: u64) {
+        if self.record.has_expired(now) {
+            // The share has an expiry of its own.
+            *self = Self { share: std::mem::take(&mut self.share), ..Self::default() };
+        }
+    }
+}
+
+impl Share {
+    fn begin(&mut self, quota: &Quota, cut_us: u64, now: u64) {
+        if self.since_us < cut_us {
+            *self = Self { since_us: cut_us, record: Record::default() };
+            self.record.penalize(quota, quota.limit(), cut_us);
+        }
+        if self.record.has_expired(now) {
+            self.record = Record::default();
+        }
+    }
+}
+
+/// Returns the ticks of a unit of a level; 1 for all else.
+pub(super) fn per(quota: &Quota) -> u64 {
+    match quota.kind() {
+        Kind::TokenBucket(bucket) | Kind::LeakyBucket(LeakyBucket(bucket)) => bucket.per,
+        _ => 1,
+    }
+}
+
+/// Returns the config error of a quota that no mode replicates.
+pub(super) fn check(quota: &Quota, regions: u64) -> Result<(), Error> {
+    match quota.kind() {
+        _ if regions < 2 => Err(Error::config("replication needs at least two regions: add a peer")),
+        Kind::InFlight(_) => {
+            Err(Error::config("an in-flight limit cannot be replicated: its permits are held in one region"))
+        }
+        Kind::FixedWindow(fixed) if fixed.has_calendar() => Err(Error::config(
+            "a calendar window cannot be replicated: use a window that is aligned to the clock",
+        )),
+        Kind::FixedWindow(fixed) if fixed.aligned_us.is_none() => Err(Error::config(
+            "a window that begins with its first charge cannot be replicated, since regions see different first charges: align it to the clock",
+        )),
+        Kind::SlidingLog(log) if log.count_denied => Err(Error::config(
+            "a log that counts denied checks cannot be replicated: leave out `count_denied`",
+        )),
+        _ => Ok(()),
+    }
+}
