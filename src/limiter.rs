@@ -257,13 +257,9 @@ impl Limiter {
     /// Notifies the observer of an event outside of the limiter. Rules that were rejected are also reported as
     /// [warnings](Self::warn) are.
     pub fn notify(&self, event: &Event<'_>) {
-        match event {
-            Event::RulesReloaded(Err(error)) => {
-                let line = format_args!("rules not reloaded, the previous ones stay in force: {error}");
-                self.pipeline.warnings.report(event, &line);
-            }
-            _ => self.pipeline.events.notify(event),
-        }
+        let Event::RulesReloaded(Err(error)) = event else { return self.pipeline.events.notify(event) };
+        let line = format_args!("rules not reloaded, the previous ones stay in force: {error}");
+        self.pipeline.warnings.report(event, &line);
     }
 
     /// Reports a mistake in the setup of the process to the observer, to `tracing` and, if neither

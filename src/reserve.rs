@@ -81,12 +81,12 @@ impl Limiter {
     /// the state in which each check's hold was found.
     ///
     /// If Redis does not answer by the deadline, the result is [`Settlement::Queued`]: this process settles in the
-    /// background as soon as Redis answers, until the hold has ended. So callers need not retry.
+    /// background as soon as Redis answers, for twice the [ttl](Reserve::ttl). So callers need not retry.
     ///
     /// A reservation that was admitted while Redis was unavailable has no hold. The process that made it settles
     /// it once, as [`Reservation::commit`](crate::Reservation::commit) does. After an error that Redis is unavailable, it
-    /// can be settled again, but a refund whose reply was lost is not repeated. In any other process, each call charges the actual units of
-    /// [`OnFailure::Open`](crate::OnFailure::Open), or those above the reserved units of [`OnFailure::Local`](crate::OnFailure::Local), if the
+    /// can be settled again, but a refund whose reply was lost is not repeated. In any other process, each call charges the
+    /// actual units of [`OnFailure::Open`](crate::OnFailure::Open), or those above the reserved units of [`OnFailure::Local`](crate::OnFailure::Local), if the
     /// token is [signed](crate::Builder::reservation_secret). Without a secret, it changes nothing there.
     ///
     /// # Errors

@@ -48,9 +48,7 @@ impl Pipeline {
                 Ok(decision)
             }
             Err(error) => {
-                let on_failure = self.policy(request, error)?;
-                let local = self.charge_used_locally(&target, request.cost);
-                match (on_failure, local) {
+                match (self.policy(request, error)?, self.charge_used_locally(&target, request.cost)) {
                     (OnFailure::Local, Some((share, UsedCharge { charged, before, now_us }))) => {
                         let answer = before.answer_to_used(&share, request.cost, charged, now_us);
                         let stamp_us = share.kind().algorithm().stamp(before.raw, now_us);

@@ -15,8 +15,8 @@ pub enum Settlement {
     /// No hold was open, so nothing was changed: it was settled before, it ended, it was lost with the state of
     /// Redis, or the check held nothing.
     Nothing,
-    /// Redis did not answer in time. This process settles the hold in the background until Redis answers or the
-    /// hold has ended.
+    /// Redis did not answer in time. This process settles the hold in the background until Redis answers, for twice its
+    /// [ttl](crate::Reserve::ttl).
     Queued,
 }
 

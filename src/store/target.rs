@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quick_cache::UnitWeighter;
-use quick_cache::sync::{Cache, DefaultLifecycle, EntryAction};
+use quick_cache::sync::{Cache, DefaultLifecycle, EntryAction, EntryResult};
 
 use crate::error::Error;
 use crate::error::gate_name::GateName;
@@ -124,6 +124,17 @@ impl<V: Clone> TargetCache<V> {
 
     pub(crate) fn insert(&self, target: &Target, value: V) {
         self.0.insert(target.clone(), value);
+    }
+
+    /// Inserts a value, unless one is there that `stays`.
+    pub(crate) fn insert_unless(&self, target: &Target, value: V, stays: impl FnOnce(&V) -> bool) {
+        let replace = |_: &Target, there: &mut V| match stays(there) {
+            true => EntryAction::Retain(None),
+            false => EntryAction::Retain(Some(std::mem::replace(there, value.clone()))),
+        };
+        // Waits only while another thread inserts the same target.
+        let EntryResult::Vacant(guard) = self.0.entry(target, None, replace) else { return };
+        let _ = guard.insert(value);
     }
 
     pub(crate) fn remove(&self, target: &Target) {

@@ -52,17 +52,18 @@ impl LastKnown {
         until_us > 0 && until_us > clock.now_us()
     }
 
-    /// Notes a state that is worth it. Another one replaces what was noted before, so that this is removed.
+    /// Notes a state that is worth it. Another one replaces what was noted before, so that this is removed. Replies of several
+    /// calls can be handled in another order: a state that is newer by the store's clock stays.
     pub(super) fn note(&self, target: &Target, decision: &Decision, before: &Before, clock: &Clock) {
         if is_worth_noting(decision) {
-            let (limit, at_us) = (decision.limit, clock.now_us());
+            let (limit, at_us, server_now_us) = (decision.limit, clock.now_us(), decision.now_us);
             let used = limit.saturating_sub(decision.remaining);
             let blocked_us = before.blocked_until_us.saturating_sub(decision.now_us);
             let until_us = at_us.saturating_add(decision.reset_after_us);
-            let server_now_us = decision.now_us;
-            self.insert(target, KnownState { used, limit, blocked_us, at_us, server_now_us, until_us });
+            let state = KnownState { used, limit, blocked_us, at_us, server_now_us, until_us };
+            self.until_us[slot(target)].fetch_max(until_us, Ordering::Relaxed);
+            self.states.insert_unless(target, state, |known| known.server_now_us > server_now_us);
         } else if self.may_know(slot(target), clock) {
-            // Replies of several calls can be handled in another order.
             self.states.remove_if(target, |known| known.server_now_us <= decision.now_us);
         }
     }
@@ -82,13 +83,10 @@ impl LastKnown {
             let left = algorithm.remaining(algorithm.settle(&record.state, at_us), at_us);
             let blocked_us = record.blocked_until_us.saturating_sub(at_us);
             let (used, until_us) = (limit.saturating_sub(left), record.expires_ms.saturating_mul(1_000));
-            self.insert(target, KnownState { used, limit, blocked_us, at_us, server_now_us: 0, until_us });
+            self.until_us[slot(target)].fetch_max(until_us, Ordering::Relaxed);
+            self.states
+                .insert(target, KnownState { used, limit, blocked_us, at_us, server_now_us: 0, until_us });
         }
-    }
-
-    fn insert(&self, target: &Target, state: KnownState) {
-        self.until_us[slot(target)].fetch_max(state.until_us, Ordering::Relaxed);
-        self.states.insert(target, state);
     }
 
     /// Returns the state that the fallback starts from: as large a part of the share is used as was of
@@ -118,22 +116,21 @@ mod tests {
     use crate::runtime::clock::ManualClock;
     use crate::store::GateInfo;
 
-    const HOUR: Duration = Duration::from_secs(3_600);
+    const QUOTA: Quota = Quota::fixed_window(10, Duration::from_secs(3_600));
 
-    #[test]
-    fn state_counts_until_the_key_is_unused_in_the_store() {
-        let quota = Quota::fixed_window(10, HOUR);
+    fn world() -> (LastKnown, ManualClock, Target) {
         let keyspace = Keyspace::new("test", KeyMode::Clear).unwrap();
-        let gate = Arc::new(GateInfo::new(&keyspace, &KeyedHasher::default(), "gate", quota).unwrap());
-        let (manual, known) = (ManualClock::new(), LastKnown::new(16));
-        let (clock, target) = (Clock::Manual(manual.clone()), Target::new(&gate, b"key", None));
-        let now_us = clock.now_us();
-        // The window ends in a minute.
-        let decision = Decision {
-            gate: gate.name,
-            allowed: false,
+        let gate = Arc::new(GateInfo::new(&keyspace, &KeyedHasher::default(), "gate", QUOTA).unwrap());
+        (LastKnown::new(16), ManualClock::new(), Target::new(&gate, b"key", None))
+    }
+
+    /// The window ends in a minute.
+    fn decision(target: &Target, remaining: u64, now_us: u64) -> Decision {
+        Decision {
+            gate: target.gate.name,
+            allowed: remaining > 0,
             limit: 10,
-            remaining: 0,
+            remaining,
             retry_after_us: 60_000_000,
             reset_after_us: 60_000_000,
             delay_us: 0,
@@ -142,12 +139,33 @@ mod tests {
             now_us,
             stamp_us: now_us,
             is_within_limit: false,
-        };
-        known.note(&target, &decision, &Before::default(), &clock);
-        let is_unused = || known.record(&target, &quota, clock.now_us()) == Record::default();
+        }
+    }
+
+    #[test]
+    fn state_counts_until_the_key_is_unused_in_the_store() {
+        let (known, manual, target) = world();
+        let clock = Clock::Manual(manual.clone());
+        known.note(&target, &decision(&target, 0, clock.now_us()), &Before::default(), &clock);
+        let is_unused = || known.record(&target, &QUOTA, clock.now_us()) == Record::default();
         for (after, expected) in [(59, false), (1, true), (600, true)] {
             manual.advance(Duration::from_secs(after));
             assert_eq!(is_unused(), expected);
+        }
+    }
+
+    #[test]
+    fn older_state_that_is_noted_late_replaces_no_newer_one() {
+        let (known, manual, target) = world();
+        let clock = Clock::Manual(manual);
+        let now_us = clock.now_us();
+        // Used after each call, in the order of the replies: the third of them is older than the second.
+        for (remaining, at_us, used) in [(5, 1, 5), (0, 3, 10), (2, 2, 10), (9, 2, 10), (1, 4, 9), (9, 5, 0)]
+        {
+            known.note(&target, &decision(&target, remaining, now_us + at_us), &Before::default(), &clock);
+            let mut expected = Record::default();
+            expected.penalize(&QUOTA, used, now_us);
+            assert_eq!(known.record(&target, &QUOTA, now_us), expected, "{used} used");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Settles that Redis did not answer: repeated in the background until it does, or until the hold has ended.
+//! Settles that Redis did not answer: repeated in the background until it does, as long as they can find the hold.
 //!
 //! A hold that is not settled ends after its ttl, so this queue may lose calls: with the process, or if it is full.
 
