@@ -12,6 +12,9 @@ use serde::Deserialize;
 
 use super::body::BoxError;
 
+/// More than any limit admits. Without it, a client's `max_tokens` of 2^64 - 1 plus the prompt would wrap around to a small cost.
+const MAX_ANSWER_TOKENS: u64 = 1 << 50;
+
 /// A request to a language model: its body, and the tokens that its answer can have.
 ///
 /// [`RateLimitLayer::admit`](crate::RateLimitLayer::admit) takes the head of a request, whose extensions hand this
@@ -97,7 +100,8 @@ impl ModelRequest {
         let asked: Asked = serde_json::from_slice(&body).map_err(invalid)?;
         let bounds = [asked.max_tokens, asked.max_completion_tokens, asked.max_output_tokens];
         let bound = bounds.into_iter().flatten().max().unwrap_or(default_max_tokens);
-        Ok(Self { body, max_answer_tokens: bound.saturating_mul(asked.n.unwrap_or(1).max(1)) })
+        let all = bound.saturating_mul(asked.n.unwrap_or(1).max(1));
+        Ok(Self { body, max_answer_tokens: all.min(MAX_ANSWER_TOKENS) })
     }
 
     /// Returns the body, to be sent to the model as it is.
@@ -113,7 +117,8 @@ impl ModelRequest {
         self.body.len() as u64
     }
 
-    /// Returns the tokens that all answers together have at most.
+    /// Returns the tokens that all answers together have at most. At most 2^50, which no limit admits: so the sum with
+    /// the prompt, and its price in micro-dollars, do not overflow.
     #[must_use]
     pub const fn max_answer_tokens(&self) -> u64 {
         self.max_answer_tokens
@@ -194,13 +199,22 @@ mod tests {
             (r#"{"max_tokens":7,"n":3}"#, 21),
             (r#"{"n":3}"#, 300),
             (r#"{"max_tokens":7,"n":0}"#, 7),
-            (r#"{"max_tokens":18446744073709551615,"n":2}"#, u64::MAX),
+            (r#"{"max_tokens":18446744073709551615,"n":2}"#, MAX_ANSWER_TOKENS),
             (r#"{"messages":[{"max_tokens":5}],"max_tokens":6,"metadata":{"n":9}}"#, 6),
         ] {
             let asked = ModelRequest::parse(body, 100).unwrap();
             assert_eq!(asked.max_answer_tokens(), tokens, "{body}");
             assert_eq!((asked.max_prompt_tokens(), asked.body()), (body.len() as u64, body.into()));
         }
+    }
+
+    #[test]
+    fn cost_of_the_largest_bound_does_not_wrap_around() {
+        let asked = ModelRequest::parse(r#"{"max_tokens":18446744073709551615}"#, 100).unwrap();
+        let cost = ModelRequest::cost(|asked| asked.max_prompt_tokens() + asked.max_answer_tokens());
+        let (mut head, ()) = http::Request::new(()).into_parts();
+        head.extensions.insert(asked);
+        assert!(cost(&head) > MAX_ANSWER_TOKENS);
     }
 
     /// A bound that the model may read in another way is refused: it would be charged too little.

@@ -10,6 +10,7 @@ mod examples;
 mod first_program;
 pub(crate) mod fixture;
 mod fleet;
+mod gateway;
 mod headers;
 mod in_flight;
 mod languages;

@@ -121,6 +121,11 @@ fn language_models_are_charged_by_their_usage() {
 }
 
 #[test]
+fn gateway_reserves_tokens_and_money_and_answers_as_openai_does() {
+    assert_matches_docs("gateway");
+}
+
+#[test]
 fn uploads_share_slots_and_a_rate() {
     assert_matches_docs("uploads");
 }
