@@ -103,6 +103,8 @@ pub struct Decision {
     pub(crate) stamp_us: u64,
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) is_within_limit: bool,
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub(crate) is_blocked: bool,
 }
 
 impl Decision {
@@ -185,6 +187,7 @@ impl Decision {
             now_us: 0,
             stamp_us: 0,
             is_within_limit: false,
+            is_blocked: false,
         }
     }
 
@@ -194,6 +197,14 @@ impl Decision {
     #[must_use]
     pub const fn is_within_limit(&self) -> bool {
         self.is_within_limit
+    }
+
+    /// Returns whether the key is [blocked](crate::Gate::block), or [banned](crate::Gate::ban): then
+    /// [`retry_after`](Self::retry_after) is at least the rest of the block. The state does not tell the one from the
+    /// other. False of decisions that neither the store nor the deny cache made.
+    #[must_use]
+    pub const fn is_blocked(&self) -> bool {
+        self.is_blocked
     }
 
     /// Returns whether the check is admitted. For a peek: whether one unit would be admitted now.

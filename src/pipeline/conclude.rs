@@ -188,5 +188,6 @@ pub(super) fn decision(gate: &GateInfo, answer: Answer, source: Source, now_us: 
         now_us,
         stamp_us: now_us,
         is_within_limit: false,
+        is_blocked: answer.is_blocked,
     }
 }

@@ -281,6 +281,8 @@ pub struct Answer {
     pub reset_after_us: u64,
     /// How long an admitted check waits for its turn, in µs. Above 0 only for leaky buckets.
     pub delay_us: u64,
+    /// Whether the key is blocked.
+    pub is_blocked: bool,
 }
 
 impl Answer {
@@ -290,6 +292,7 @@ impl Answer {
             remaining: 0,
             retry_after_us: self.retry_after_us.max(us),
             reset_after_us: self.reset_after_us.max(us),
+            is_blocked: true,
             ..self
         }
     }
@@ -386,6 +389,7 @@ impl Taken<'_> {
             } else {
                 0
             },
+            is_blocked: block > 0,
         }
     }
 

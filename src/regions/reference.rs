@@ -107,6 +107,7 @@ impl Taken {
                 retry_after_us: answer.retry_after_us.max(share.retry_after_us),
                 reset_after_us: answer.reset_after_us.max(share.reset_after_us),
                 delay_us: answer.delay_us.max(share.delay_us),
+                is_blocked: answer.is_blocked || share.is_blocked,
             };
         }
         answer

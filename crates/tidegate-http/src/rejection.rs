@@ -75,6 +75,10 @@ impl Rejection {
         let (policy, limit) = (&policies[at], decision.binding().limit());
         let name = policy.name(decision.binding());
         let exceeded = match policy.window_s {
+            // The state does not tell a ban from an operator's block.
+            _ if decision.binding().is_blocked() => {
+                "blocks the key of this request, after too many denials or by an operator".to_owned()
+            }
             Some(window_s) => format!("of {limit} in {} is exceeded", seconds_text(window_s)),
             None if policy.unit.is_some() => format!("of {limit} units in flight is reached"),
             None if limit == 1 => "of 1 concurrent request is reached".to_owned(),

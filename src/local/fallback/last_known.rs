@@ -139,6 +139,7 @@ mod tests {
             now_us,
             stamp_us: now_us,
             is_within_limit: false,
+            is_blocked: false,
         }
     }
 

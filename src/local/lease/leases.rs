@@ -169,6 +169,7 @@ impl Leases {
             now_us: spent.stamp_us.saturating_sub(until_stamp_us),
             stamp_us: spent.stamp_us,
             is_within_limit: false,
+            is_blocked: false,
         }
     }
 }

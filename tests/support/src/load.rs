@@ -121,7 +121,7 @@ impl Checked {
 
     pub fn answer(&self) -> Answer {
         let &Self { allowed, remaining, retry_after_us, reset_after_us, delay_us, .. } = self;
-        Answer { allowed, remaining, retry_after_us, reset_after_us, delay_us }
+        Answer { allowed, remaining, retry_after_us, reset_after_us, delay_us, is_blocked: false }
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::{Method, Request, Response, StatusCode};
 use serde_json::json;
-use tidegate::{Limiter, ManualClock, Quota, Rate, Stub};
+use tidegate::{Ban, Limiter, ManualClock, Quota, Rate, Stub};
 use tidegate_http::{GateRule, Headers, Key, RateLimitLayer, Reason, Rejection};
 use tonic::Code;
 use tonic_types::StatusExt;
@@ -57,6 +57,29 @@ async fn denial_body_is_problem_json_or_plain_text() {
         "The limit \"login\" of 1 in 3600 seconds is exceeded. Try again in 3600 seconds.\n"
     );
     assert_eq!(get_accepting(&tested, "application/json").await.body, problem.body);
+}
+
+#[tokio::test]
+async fn denial_of_a_blocked_or_banned_key_says_that_it_is_blocked() {
+    let limiter = Limiter::in_memory_with(ManualClock::new());
+    let blocked = limiter.gate("login", Quota::fixed_window(9, HOUR));
+    blocked.block("a", HOUR).await.unwrap();
+    let banned = limiter.gate("api", Quota::fixed_window(1, HOUR)).ban(Ban::after(2, HOUR).lasting(2 * HOUR));
+    let tested = Tested::new(RateLimitLayer::new(banned, by_key()));
+    let mut texts = Vec::new();
+    for _ in 0..4 {
+        texts.push(get_accepting(&tested, "text/plain").await.body);
+    }
+    texts.push(get_accepting(&Tested::new(RateLimitLayer::new(blocked, by_key())), "text/plain").await.body);
+    let exceeded = "The limit \"api\" of 1 in 3600 seconds is exceeded. Try again in 3600 seconds.\n";
+    let blocks = |name, wait| {
+        format!(
+            "The limit \"{name}\" blocks the key of this request, after too many denials or by an operator. Try \
+             again in {wait} seconds.\n"
+        )
+    };
+    let ban = blocks("api", 7_200);
+    assert_eq!(texts[1..], [exceeded, &ban, &ban, &blocks("login", 3_600)]);
 }
 
 #[tokio::test]
