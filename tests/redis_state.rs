@@ -61,6 +61,19 @@ async fn wrong_address_is_reported_at_the_first_check_although_the_fallback_deci
 }
 
 #[tokio::test]
+async fn report_of_an_outage_names_the_share_that_is_known() {
+    for (instances, share) in
+        [(1, "(on_failure: local), here all of them,"), (3, "(on_failure: local), here 1/3 of each,")]
+    {
+        let reports = Reports::default();
+        let url = format!("redis://127.0.0.1:{}", closed_port());
+        let limiter = builder_as_is(&url).instances(instances).observer(reports.clone()).build().unwrap();
+        assert_eq!(limiter.gate("gate", QUOTA).check("key").await.unwrap().source(), Source::Local);
+        assert!(reports.all()[0].contains(share), "{:?}", reports.all());
+    }
+}
+
+#[tokio::test]
 async fn missing_permission_is_reported_until_it_is_granted() {
     let server = Server::process(&[]).unwrap();
     acl::create_user(&server);

@@ -105,7 +105,10 @@ impl PoolState {
         }
         self.warnings.warn(&self.unrenewed, || {
             let (error, ttl) = (error.clone().at(self.store.address().unwrap_or_default()), self.ttl);
-            format!("a lease of permits was not renewed: its units are free for others {ttl:?} after the last renewal: {error}")
+            format!(
+                "a lease of permits was not renewed: its units are free for others {ttl:?} after the last renewal: {error}. \
+                 If redis-unreachable or redis-refused is reported too, the cause is the same"
+            )
         });
     }
 

@@ -17,6 +17,7 @@ use self::circuit::{Circuit, Circuits};
 use crate::connection::Deadline;
 use crate::error::Error;
 use crate::key::HashTag;
+use crate::local::on_failure::OnFailure;
 use crate::observe::observer::{Event, EventSink};
 use crate::observe::warning::WarningSink;
 use crate::runtime::background::{Background, Job, JobSlot};
@@ -58,8 +59,10 @@ pub(crate) struct BreakerSettings {
     pub(crate) deadline: Duration,
     pub(crate) events: EventSink,
     pub(crate) warnings: WarningSink,
-    /// The decisions of the failure policy, for the warnings: "each process …".
-    pub(crate) policy: &'static str,
+    /// For the warnings, which say what decides, and which share this process has.
+    pub(crate) policy: OnFailure,
+    /// The processes that share the limits; 0 if they are counted.
+    pub(crate) instances: u64,
     pub(crate) background: Arc<Background>,
     /// If false, no circuit ever opens.
     pub(crate) is_enabled: bool,
@@ -67,10 +70,10 @@ pub(crate) struct BreakerSettings {
 
 impl Breaker {
     pub(crate) fn new(settings: BreakerSettings) -> Self {
-        let BreakerSettings { store, probes, deadline, events, warnings, policy, background, is_enabled } =
-            settings;
+        let BreakerSettings { store, probes, deadline, events, warnings, background, .. } = settings;
         let circuits = Circuits::new(probes.len());
-        let availability = Availability::new(store.clone(), warnings, policy, probes.len());
+        let availability =
+            Availability::new(store.clone(), warnings, settings.policy, settings.instances, probes.len());
         let lost_calls = probes.iter().map(|_| Mutex::default()).collect();
         let probes = probes.into_iter().map(|group| Probe { group, probing: JobSlot::default() }).collect();
         Self(Arc::new(BreakerInner {
@@ -82,7 +85,7 @@ impl Breaker {
             availability,
             probes,
             lost_calls,
-            is_enabled,
+            is_enabled: settings.is_enabled,
             is_shut_down: AtomicBool::new(false),
         }))
     }
@@ -146,6 +149,11 @@ impl Breaker {
     /// reported, or no check has been made yet.
     pub(crate) fn answers_checks(&self, hash_tag: HashTag) -> bool {
         self.0.availability.is_answering(hash_tag)
+    }
+
+    /// Notes the number of processes, for the warnings of an outage.
+    pub(crate) fn note_instances(&self, instances: u64) {
+        self.0.availability.instances.store(instances, Ordering::Relaxed);
     }
 
     /// Returns whether all circuits are open, so that no check may be sent.
@@ -272,7 +280,8 @@ mod tests {
             deadline: Duration::from_secs(1),
             events: EventSink::new(None),
             warnings: WarningSink::new(EventSink::new(None), false, Clock::System),
-            policy: "each process denies",
+            policy: OnFailure::Closed,
+            instances: 0,
             background: Arc::default(),
             is_enabled: true,
         });

@@ -122,7 +122,8 @@ impl Pipeline {
                 deadline,
                 events: events.clone(),
                 warnings: warnings.clone(),
-                policy: on_failure.in_words(),
+                policy: on_failure,
+                instances: settings.instances.unwrap_or(0),
                 background: background.clone(),
                 is_enabled: settings.breaker,
             }))

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::error::Error;
 use crate::key::HashTag;
+use crate::local::on_failure::OnFailure;
 use crate::observe::warning::{RepeatedWarning, WarningSink};
 use crate::runtime::sync::lock;
 use crate::store::Store;
@@ -45,8 +46,10 @@ const UNREPORTED: u8 = 4;
 pub(super) struct Availability {
     store: Arc<Store>,
     warnings: WarningSink,
-    /// The decisions of the limiter's failure policy, in words.
-    policy: &'static str,
+    /// That of the limiter.
+    policy: OnFailure,
+    /// The processes that share the limits, 0 before the first count.
+    pub(super) instances: AtomicU64,
     /// By circuit.
     states: Box<[FailureState]>,
     /// Locked while a change is reported, so that changes are reported in order.
@@ -99,13 +102,15 @@ impl Availability {
     pub(super) fn new(
         store: Arc<Store>,
         warnings: WarningSink,
-        policy: &'static str,
+        policy: OnFailure,
+        instances: u64,
         circuits: usize,
     ) -> Self {
         Self {
             store,
             warnings,
             policy,
+            instances: AtomicU64::new(instances),
             states: (0..circuits).map(|_| FailureState::default()).collect(),
             reports: Mutex::default(),
             recovery_due_us: AtomicU64::default(),
@@ -224,9 +229,15 @@ impl Availability {
 
     fn message(&self, error: &Error, until: &str, fix: &str) -> String {
         let address = self.store.address().unwrap_or_default();
-        let policy = self.policy;
-        let error = error.cause().at(address);
-        format!("limits are not shared: {error}. {until}, {policy}, unless a gate has another policy{fix}")
+        let (policy, error) = (self.policy.in_words(), error.cause().at(address));
+        let share = match (self.policy, self.instances.load(Ordering::Relaxed)) {
+            (OnFailure::Local, 1) => ", here all of them".to_owned(),
+            (OnFailure::Local, instances @ 2..) => format!(", here 1/{instances} of each"),
+            _ => String::new(),
+        };
+        format!(
+            "limits are not shared: {error}. {until}, {policy}{share}, unless a gate has another policy{fix}"
+        )
     }
 }
 
@@ -273,7 +284,7 @@ mod tests {
         let sink =
             WarningSink::new(EventSink::new(Some(reports.clone())), false, Clock::Manual(clock.clone()));
         let store = Arc::new(Store::memory(Clock::System, 1));
-        (Availability::new(store, sink, "", circuits), reports, clock)
+        (Availability::new(store, sink, OnFailure::Local, 0, circuits), reports, clock)
     }
 
     fn silence() -> Error {

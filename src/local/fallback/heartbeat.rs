@@ -69,6 +69,7 @@ impl FallbackInner {
         let beat = Heartbeat { key, name, lifetime: LIFETIME };
         let count = self.store.count_in(beat, Deadline::new(CALL)).await?.max(1);
         self.instances.known.store(count, Ordering::Relaxed);
+        self.breaker.note_instances(count);
         self.events.notify(&Event::InstancesCounted(count));
         Ok(())
     }
