@@ -78,6 +78,7 @@ use actix_web::{Error, HttpMessage, HttpRequest, HttpResponse};
 use futures_util::future::LocalBoxFuture;
 use http::StatusCode;
 use http::request::Parts;
+use tidegate::AllDecision;
 
 use super::admission::Admission;
 use super::admitted::Admitted;
@@ -87,6 +88,7 @@ use super::key::{PeerAddr, RoutePattern};
 use super::layer::RateLimitLayer;
 use super::response::reject;
 use super::settings::{CopyExtension, LayerSettings};
+use super::straight::Straight;
 use crate::decide::decide;
 use crate::usage::RequestExtensions;
 
@@ -227,6 +229,13 @@ where
 {
     let parts = parts_of(&settings, request.request())?;
     let mut admitted = match decide(&settings, &parts).await.after_delay(&settings.headers).await {
+        Admission::Straight(admitted) => {
+            admitted.enter(&mut *request.extensions_mut());
+            return match inner.call(request).await {
+                Ok(response) => respond_straight(&settings, &admitted, response),
+                Err(error) => Err(respond_with_error(&settings, Box::new((*admitted).into()), error).await),
+            };
+        }
         Admission::Undecided => {
             return Ok(inner.call(request).await?.map_body(|_, body| ResponseBody::inner(body)));
         }
@@ -255,7 +264,13 @@ fn parts_of(settings: &LayerSettings, request: &HttpRequest) -> Result<Parts, Er
     if let Some(peer) = extensions.find().or_else(accepted_from) {
         parts.extensions.insert(peer);
     }
-    if let Some(pattern) = route_pattern(request) {
+    // Says that an outer layer has admitted the request.
+    if let Some(outer) = extensions.find::<AllDecision>() {
+        parts.extensions.insert(outer);
+    }
+    if settings.reads_route()
+        && let Some(pattern) = route_pattern(request)
+    {
         parts.extensions.insert(RoutePattern(pattern));
     }
     for copy in &settings.copied_extensions {
@@ -278,6 +293,22 @@ fn route_pattern(request: &HttpRequest) -> Option<String> {
     request.match_pattern().or_else(|| by_path(path)).or_else(normalized)
 }
 
+/// Adds the headers of a request whose charge is final.
+fn respond_straight<B: MessageBody>(
+    settings: &LayerSettings,
+    admitted: &Straight,
+    mut response: ServiceResponse<B>,
+) -> Result<ServiceResponse<ResponseBody<B>>, Error> {
+    let inner = response.response_mut();
+    let mut extensions: http::Extensions = inner.extensions_mut().remove().unwrap_or_default();
+    admitted.compare_charges(settings, &mut extensions);
+    if !extensions.is_empty() {
+        inner.extensions_mut().insert(extensions);
+    }
+    convert::write_report(inner.headers_mut(), |headers| admitted.report(settings.headers, headers))?;
+    Ok(response.map_body(|_, body| ResponseBody::inner(body)))
+}
+
 /// Settles the charge by the response, adds the headers, and holds the permits until the end of the body.
 async fn respond<B: MessageBody>(
     settings: &LayerSettings,
@@ -294,7 +325,7 @@ async fn respond<B: MessageBody>(
         admitted.permits.disregard();
     }
     let at_end = admitted.settle(settings, &mut head).await;
-    convert::write_report(&admitted, settings.headers, response.headers_mut())?;
+    convert::write_report(response.headers_mut(), |headers| admitted.report(settings.headers, headers))?;
     if !head.extensions.is_empty() {
         response.extensions_mut().insert(head.extensions);
     }
@@ -329,7 +360,8 @@ async fn respond_with_error(
     let headers = settings.headers;
     error.add_response_mapper(move |mut response| {
         // Header values that one version of `http` accepts, the other accepts too.
-        let _ = convert::write_report(&admitted, headers, response.headers_mut());
+        let report = |reported: &mut _| admitted.report(headers, reported);
+        let _ = convert::write_report(response.headers_mut(), report);
         response
     });
     error

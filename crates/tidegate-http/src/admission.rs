@@ -14,6 +14,7 @@ use super::rejection::Rejection;
 use super::request_checks::RequestChecks;
 use super::request_permits::RequestPermits;
 use super::settings::{LayerSettings, OnError};
+use super::straight::Straight;
 use super::wait_queue::GroupResult;
 use crate::policy::Policy;
 
@@ -22,6 +23,7 @@ pub(super) enum Admission {
     /// The request enters without a decision: it is skipped, no rule applies, or the limiter failed under
     /// [`OnError::Admit`].
     Undecided,
+    Straight(Box<Straight>),
     Admitted(Box<Admitted>),
     Rejected(Box<Rejection>),
 }

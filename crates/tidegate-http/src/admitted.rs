@@ -18,6 +18,7 @@ use crate::charge::compare_charges;
 use crate::policy::Policies;
 
 /// An admitted request.
+#[derive(Default)]
 pub(super) struct Admitted {
     /// `None` if no check can deny the request.
     pub(super) decision: Option<AllDecision>,

@@ -36,6 +36,7 @@ impl AdmittedRequest {
     pub(super) async fn new(settings: &Arc<LayerSettings>, request: &Parts) -> Result<Self, Rejection> {
         let admitted = match decide(settings, request).await.after_delay(&settings.headers).await {
             Admission::Undecided => None,
+            Admission::Straight(admitted) => Some(Box::new((*admitted).into())),
             Admission::Admitted(admitted) => Some(admitted),
             Admission::Rejected(mut rejection) => {
                 rejection.help.clone_from(&settings.help);

@@ -200,6 +200,16 @@ impl Key {
         found.ok_or(Absent::NotSent)
     }
 
+    /// Returns whether the key is the route that matched, which actix-web has to look up.
+    #[cfg(feature = "actix")]
+    pub(super) fn reads_route(&self) -> bool {
+        match &self.0 {
+            KeySource::PathTemplate => true,
+            KeySource::All(keys) => keys.iter().any(Self::reads_route),
+            _ => false,
+        }
+    }
+
     /// Returns the mistake in the declaration of trusted proxies that this request shows. Allocates nothing.
     pub(super) fn trust_mistake(&self, parts: &Parts) -> Option<TrustMistake> {
         match &self.0 {

@@ -130,6 +130,7 @@ mod response;
 mod rules;
 mod service;
 mod settings;
+mod straight;
 mod usage;
 mod wait_queue;
 mod warnings;

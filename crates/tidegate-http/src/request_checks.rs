@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use http::request::Parts;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use tidegate::{Check, Decision};
 
 use super::charge::Charge;
@@ -34,6 +34,11 @@ pub(super) struct RequestChecks {
 }
 
 impl RequestChecks {
+    /// Returns what remains of a check that has been decided.
+    pub(super) fn of_decided(policy: Policy, charge: Charge) -> Self {
+        Self { policies: smallvec![policy], charges: smallvec![charge], ..Self::default() }
+    }
+
     /// Adds the checks of the layer's own rules.
     ///
     /// # Errors
@@ -61,44 +66,12 @@ impl RequestChecks {
         settings: &LayerSettings,
         parts: &Parts,
     ) -> Result<(), Box<Rejection>> {
-        // The layer's cost counts units of rates, such as tokens or bytes.
-        let layer_cost = settings.cost.as_ref().filter(|_| !is_in_flight(&rule.gate));
-        let cost = rule.cost.as_ref().or(layer_cost).map_or(1, |cost| cost(parts));
-        if cost == 0 {
-            return Ok(());
-        }
-        if let Some(mistake) = rule.key.trust_mistake(parts) {
-            settings.warnings.trust(&rule.gate.limiter(), mistake);
-        }
-        let key = rule.key.find(parts);
-        let owner = rule.colocate_with.as_ref().map(|key| key.find(parts)).transpose();
-        if let Some(absent) = key.as_ref().err().or(owner.as_ref().err()).copied() {
-            let missing_key = settings.missing_key;
-            settings.warnings.missing_part(&rule.gate.limiter(), parts, absent, missing_key);
-            match missing_key {
-                MissingKey::Reject => {
-                    let limit = rule.name.as_deref().or(rule.gate.name());
-                    return Err(Box::new(Rejection::absent(absent, limit)));
-                }
-                MissingKey::Skip => return Ok(()),
-                MissingKey::Share => {}
-            }
-        }
-        let no_key = |_| Cow::Borrowed(NO_KEY);
-        let key = key.unwrap_or_else(no_key);
-        let owner = owner.unwrap_or_else(|absent| Some(no_key(absent)));
-        let partition_key = rule.partition_keys.as_ref().map(|keys| keys.of(&key, owner.as_deref()));
-        let check = rule.gate.key(key);
-        let check = match owner {
-            Some(owner) => check.colocate_with(owner),
-            None => check,
-        };
+        let Some((check, policy)) = limit_of(rule, settings, parts)? else { return Ok(()) };
         if let Some(reserved) = rule.reserved.as_ref().filter(|reserved| !reserved.is_critical(parts)) {
             self.restricted.push((self.checks.len(), reserved.clone()));
         }
-        self.checks.push(check.cost(cost));
-        let policy = Policy::new(&rule.gate, rule.name.clone());
-        self.policies.push(Policy { unit: rule.unit.clone(), partition_key, ..policy });
+        self.checks.push(check);
+        self.policies.push(policy);
         self.charges.push(rule.charge.as_ref().unwrap_or(&settings.charge).clone());
         Ok(())
     }
@@ -128,4 +101,50 @@ impl RequestChecks {
             false => CheckGroup::all(checks),
         })
     }
+}
+
+/// Returns the check of a rule and its policy. `None` if the rule does not apply to the request.
+///
+/// # Errors
+///
+/// The rejection of a request that lacks a required key.
+pub(super) fn limit_of(
+    rule: &GateRule,
+    settings: &LayerSettings,
+    parts: &Parts,
+) -> Result<Option<(Check, Policy)>, Box<Rejection>> {
+    // The layer's cost counts units of rates, such as tokens or bytes.
+    let layer_cost = settings.cost.as_ref().filter(|_| !is_in_flight(&rule.gate));
+    let cost = rule.cost.as_ref().or(layer_cost).map_or(1, |cost| cost(parts));
+    if cost == 0 {
+        return Ok(None);
+    }
+    if let Some(mistake) = rule.key.trust_mistake(parts) {
+        settings.warnings.trust(&rule.gate.limiter(), mistake);
+    }
+    let key = rule.key.find(parts);
+    let owner = rule.colocate_with.as_ref().map(|key| key.find(parts)).transpose();
+    if let Some(absent) = key.as_ref().err().or(owner.as_ref().err()).copied() {
+        let missing_key = settings.missing_key;
+        settings.warnings.missing_part(&rule.gate.limiter(), parts, absent, missing_key);
+        match missing_key {
+            MissingKey::Reject => {
+                let limit = rule.name.as_deref().or(rule.gate.name());
+                return Err(Box::new(Rejection::absent(absent, limit)));
+            }
+            MissingKey::Skip => return Ok(None),
+            MissingKey::Share => {}
+        }
+    }
+    let no_key = |_| Cow::Borrowed(NO_KEY);
+    let key = key.unwrap_or_else(no_key);
+    let owner = owner.unwrap_or_else(|absent| Some(no_key(absent)));
+    let partition_key = rule.partition_keys.as_ref().map(|keys| keys.of(&key, owner.as_deref()));
+    let check = rule.gate.key(key);
+    let check = match owner {
+        Some(owner) => check.colocate_with(owner),
+        None => check,
+    };
+    let policy = Policy::new(&rule.gate, rule.name.clone());
+    Ok(Some((check.cost(cost), Policy { unit: rule.unit.clone(), partition_key, ..policy })))
 }

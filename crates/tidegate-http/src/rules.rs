@@ -96,7 +96,7 @@ async fn decide_now(file_rules: &FileRules, settings: &LayerSettings, parts: &Pa
                 rejection.rules_decision = Some(Box::new(decision));
             }
         }
-        Admission::Undecided => {}
+        Admission::Undecided | Admission::Straight(_) => {}
     }
     admission
 }

@@ -14,6 +14,7 @@ use http_body::Body;
 use tower_service::Service;
 
 use super::admission::Admission;
+use super::admitted::Admitted;
 use super::body::ResponseBody;
 use super::response::reject;
 use super::settings::LayerSettings;
@@ -51,35 +52,49 @@ where
     fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
         // Calls the instance that was polled ready: its clone may not be ready.
         let clone = self.inner.clone();
-        let inner = std::mem::replace(&mut self.inner, clone);
-        let (parts, body) = request.into_parts();
-        ResponseFuture(Box::pin(handle(self.settings.clone(), inner, parts, body)))
+        let mut inner = std::mem::replace(&mut self.inner, clone);
+        let settings = self.settings.clone();
+        // A ready service may reserve a resource for its caller, such as a permit or a queue slot. A request that
+        // waits uses a fresh clone instead, so that it does not hold the resource meanwhile.
+        let is_ready = settings.wait_queue.is_none();
+        if !is_ready {
+            inner = inner.clone();
+        }
+        let (mut parts, body) = request.into_parts();
+        // A block captures these values once. The arguments of an async function would be in its future twice.
+        ResponseFuture(Box::pin(async move {
+            match decide(&settings, &parts).await {
+                Admission::Straight(admitted) => {
+                    admitted.enter(&mut parts.extensions);
+                    let response = inner.call(Request::from_parts(parts, body)).await?;
+                    Ok(admitted.respond(&settings, response))
+                }
+                // Boxed, so that the future of a common request is small.
+                admission => Box::pin(enter(settings, inner, is_ready, parts, body, admission)).await,
+            }
+        }))
     }
 }
 
-/// Admits the request, calls the service, settles the charge and adds the headers.
-async fn handle<S, RequestBody, B>(
+/// Waits for the delay, calls the service, settles the charge and adds the headers.
+async fn enter<S, RequestBody, B>(
     settings: Arc<LayerSettings>,
     mut inner: S,
+    mut is_ready: bool,
     mut parts: Parts,
     body: RequestBody,
+    admission: Admission,
 ) -> Result<Response<ResponseBody<B>>, S::Error>
 where
     S: Service<Request<RequestBody>, Response = Response<B>> + Clone,
     B: Body,
 {
-    // A ready service may reserve a resource for its caller, such as a permit or a queue slot. A request that
-    // waits uses a fresh clone instead, so that it does not hold the resource meanwhile.
-    let mut is_ready = settings.wait_queue.is_none();
-    if !is_ready {
-        inner = inner.clone();
-    }
-    let admission = decide(&settings, &parts).await;
     if admission.delay() > Duration::ZERO {
         (inner, is_ready) = (inner.clone(), false);
     }
     let admitted = match admission.after_delay(&settings.headers).await {
         Admission::Undecided => None,
+        Admission::Straight(admitted) => Some(Box::new(Admitted::from(*admitted))),
         Admission::Admitted(admitted) => Some(admitted),
         Admission::Rejected(rejection) => return Ok(reject(&settings, parts, *rejection).await),
     };

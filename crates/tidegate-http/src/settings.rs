@@ -1,4 +1,4 @@
-//! The settings of a layer: data without behavior.
+//! The settings of a layer.
 
 use std::sync::Arc;
 
@@ -16,6 +16,8 @@ use super::charge::Charge;
 use super::descriptors::Descriptors;
 use super::gate_rule::{Cost, GateRule};
 use super::headers::Headers;
+#[cfg(feature = "actix")]
+use super::key::Key;
 use super::missing_key::MissingKey;
 use super::rejection::{OnClosed, Rejection};
 use super::wait_queue::WaitQueue;
@@ -69,6 +71,21 @@ pub(super) struct LayerSettings {
     pub(super) copied_extensions: Vec<CopyExtension>,
     /// Clones of the layer share them.
     pub(super) warnings: Arc<LayerWarnings>,
+}
+
+#[cfg(feature = "actix")]
+impl LayerSettings {
+    /// Returns whether a key can be the route that matched. The keys of chosen rules are not known in advance.
+    pub(super) fn reads_route(&self) -> bool {
+        #[cfg(feature = "rules")]
+        if self.file_rules.is_some() {
+            return true;
+        }
+        let keys = |rule: &GateRule| {
+            rule.key.reads_route() || rule.colocate_with.as_ref().is_some_and(Key::reads_route)
+        };
+        self.chooser.is_some() || self.rules.iter().any(keys)
+    }
 }
 
 /// Rules from files, and the mapping of a request to their descriptors.

@@ -24,6 +24,7 @@ mod quota_units;
 
 mod rules;
 mod setup;
+mod straight;
 mod streaming;
 mod uploads;
 mod vanishing;

@@ -7,8 +7,7 @@ use actix_web::{Error, HttpRequest, HttpResponse, error};
 use bytes::{BufMut, BytesMut};
 use http::{Request, Response, request, response};
 
-use crate::admitted::Admitted;
-use crate::headers::{Headers, reported_names};
+use crate::headers::reported_names;
 
 /// Returns the head of a request, without extensions.
 ///
@@ -65,9 +64,8 @@ fn to_http(headers: &HeaderMap) -> Result<http::HeaderMap, http::Error> {
 /// Writes the report on an admitted request into the headers of its response. Does not copy the others: each value would then
 /// keep the memory of all while HTTP/2 remembers it to compress the next responses.
 pub(super) fn write_report(
-    admitted: &Admitted,
-    settings: Headers,
     headers: &mut HeaderMap,
+    report: impl FnOnce(&mut http::HeaderMap),
 ) -> Result<(), Error> {
     let mut reported = http::HeaderMap::new();
     for name in reported_names() {
@@ -77,7 +75,7 @@ pub(super) fn write_report(
             reported.append(name.clone(), value.map_err(error::ErrorInternalServerError)?);
         }
     }
-    admitted.report(settings, &mut reported);
+    report(&mut reported);
     append_all(headers, &reported)
 }
 

@@ -84,6 +84,9 @@ impl Policy {
     }
 }
 
+/// Headers that are moved to a larger map one by one: a map that grows moves all its room.
+const FEW: usize = 4;
+
 pub(super) fn ceil_seconds(duration: Duration) -> u64 {
     duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
 }
@@ -116,17 +119,53 @@ impl fmt::Display for Quoted<'_> {
     }
 }
 
+/// The text of the values of one response. Mostly it fits in place, so that it is allocated once, when it is complete.
+struct Text {
+    inline: [u8; 160],
+    /// All of the text, once it is longer than `inline`.
+    long: Vec<u8>,
+    len: usize,
+}
+
+impl Text {
+    fn push(&mut self, text: &[u8]) {
+        let end = self.len + text.len();
+        match self.inline.get_mut(self.len..end) {
+            Some(free) => free.copy_from_slice(text),
+            None => {
+                if self.long.is_empty() {
+                    self.long.extend_from_slice(&self.inline[..self.len]);
+                }
+                self.long.extend_from_slice(text);
+            }
+        }
+        self.len = end;
+    }
+}
+
+impl Default for Text {
+    fn default() -> Self {
+        Self { inline: [0; 160], long: Vec::new(), len: 0 }
+    }
+}
+
+impl AsRef<[u8]> for Text {
+    fn as_ref(&self) -> &[u8] {
+        self.inline.get(..self.len).unwrap_or(&self.long)
+    }
+}
+
 /// Headers whose values are being written. All values of a response share one allocation.
 #[derive(Default)]
 pub(super) struct Fields {
-    text: SmallVec<[u8; 128]>,
+    text: Text,
     /// The names of the fields, where their values end, and whether a field is added to those of inner layers.
     ends: SmallVec<[(HeaderName, usize, bool); 5]>,
 }
 
 impl Fields {
     pub(super) fn push(&mut self, text: &str) -> &mut Self {
-        self.text.extend_from_slice(text.as_bytes());
+        self.text.push(text.as_bytes());
         self
     }
 
@@ -144,19 +183,24 @@ impl Fields {
 
     /// Ends the value of a field that is the only one of its name.
     pub(super) fn end_single(&mut self, name: HeaderName) {
-        self.ends.push((name, self.text.len(), false));
+        self.ends.push((name, self.text.len, false));
     }
 
     /// Ends the value of a field that lists limits, beside those of inner layers.
     pub(super) fn end_list(&mut self, name: HeaderName) {
-        self.ends.push((name, self.text.len(), true));
+        self.ends.push((name, self.text.len, true));
     }
 
     pub(super) fn write(self, headers: &mut HeaderMap) {
         if self.ends.is_empty() {
             return;
         }
-        // The server adds Content-Length and Date. A map that grows later moves more.
+        // The server adds Content-Length and Date.
+        let count = headers.len() + self.ends.len() + 2;
+        if headers.capacity() < count && headers.len() <= FEW {
+            let few = std::mem::replace(headers, HeaderMap::with_capacity(count));
+            headers.extend(few);
+        }
         headers.reserve(self.ends.len() + 2);
         let text = Bytes::from_owner(self.text);
         let mut start = 0;
