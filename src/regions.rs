@@ -1,7 +1,8 @@
 //! One limit in several regions, each of which decides on its own Redis.
 //!
-//! Today this is the [reference](mod@reference) of the semantics, as integer arithmetic; no limiter uses it yet. Not covered by
-//! semantic versioning: a minor version may change this module.
+//! Today this is the [reference](mod@reference) of the semantics, as integer arithmetic, and the [scripts](script) of gossip,
+//! which do the same on a Redis; no limiter uses them yet. Not covered by semantic versioning: a minor version may change this
+//! module.
 //!
 //! No check waits for another region. In the background, regions exchange the charges they admitted. Until a charge has
 //! arrived, the other regions decide without it. The mode of a gate says in which direction they then err:
@@ -27,7 +28,8 @@
 //! 1. A take adds its units to a field of the **outbox** in the script that charges. Equal fields coalesce; different
 //!    windows never do. Denials and peeks add nothing.
 //! 2. A **flush** moves fields into one entry of the region's stream, in any order. A reset or the lifting of a block moves the
-//!    pending fields of its key first, so that the order of one region is kept.
+//!    pending fields of its key first, so that the order of one region is kept. Of windows these are the previous, the
+//!    current and the next one: a script finds only fields that it knows. Older charges count nowhere.
 //! 3. A region stores a **cursor** for each peer: an epoch and an ID. An application names the cursor that it expects, and
 //!    changes nothing if another is stored. So charges are applied exactly once, by any number of replicators.
 //! 4. With each read, a replicator writes its cursor back as an **acknowledgement**. The origin then settles its grants to
@@ -109,3 +111,4 @@
 //! state. Not asserted: that Φ equals L minus the pooled usage, how soon grants arrive, and how long debt lasts.
 
 pub mod reference;
+pub mod script;

@@ -108,15 +108,15 @@ fn no_rooms_import_each_other_in_a_circle() {
 fn house_is_within_its_budgets() {
     const ROOMS: usize = 18;
     const FLOORS: usize = 12;
-    const PUBLIC_FUNCTIONS: usize = 429;
+    const PUBLIC_FUNCTIONS: usize = 442;
     const LINES: [(&str, usize); 7] = [
-        ("src", 25_953),
+        ("src", 26_303),
         ("crates/tidegate-cli/src", 5_495),
         ("crates/tidegate-console/src", 3_875),
         ("crates/tidegate-http/src", 5_680),
         ("crates/tidegate-rules/src", 5_810),
         ("crates/tidegate-server/src", 5_800),
-        ("lua", 2_390),
+        ("lua", 2_735),
     ];
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut over = Vec::new();

@@ -3,7 +3,9 @@
 
 mod adversary;
 mod examples;
+mod lockstep;
 mod oracle;
+mod scripts;
 mod setups;
 mod world;
 

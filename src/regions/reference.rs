@@ -60,7 +60,7 @@ pub struct Checks {
 }
 
 /// The result of a take.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Taken {
     /// The quota that decided.
     pub quota: Quota,
@@ -217,9 +217,11 @@ impl Region {
         let until = if duration == 0 { 0 } else { now + duration };
         self.block_here(mode, key, until, now);
         match duration {
-            0 => self
-                .replication
-                .send_now(Field { verb: Verb::Block, mode: *mode, name: 0, key: key.to_owned() }, now),
+            0 => {
+                let names = self.names(mode, key, now);
+                let field = Field { verb: Verb::Block, mode: *mode, name: 0, key: key.to_owned() };
+                self.replication.send_now(field, names, now);
+            }
             _ => self.send(Verb::Block, mode, 0, key, until as i64),
         }
     }
@@ -244,9 +246,16 @@ impl Region {
 
     /// Forgets the key, with its block.
     pub fn reset(&mut self, mode: &Mode, key: &str, now: u64) {
+        let names = self.names(mode, key, now);
         self.reset_here(mode, key, now);
-        self.replication
-            .send_now(Field { verb: Verb::Reset, mode: *mode, name: 0, key: key.to_owned() }, now);
+        let field = Field { verb: Verb::Reset, mode: *mode, name: 0, key: key.to_owned() };
+        self.replication.send_now(field, names, now);
+    }
+
+    /// Returns the names of the changes that [`Replication::send_now`] finds.
+    fn names(&mut self, mode: &Mode, key: &str, now: u64) -> Option<[u64; 3]> {
+        let Mode::Gossip(gossip) = mode else { return None };
+        Some(gossip.names(self.gossip_key(key).0, now))
     }
 
     fn reset_here(&mut self, mode: &Mode, key: &str, now: u64) {

@@ -127,8 +127,12 @@ impl Gossip {
         let left = key.debt + over(key.windows.counts[1]) + over(key.windows.counts[2]);
         let repaid = match (self.carry, key.debt.max(key.prior), left) {
             (false, ..) | (true, 0, 0) => 0,
-            (true, ..) => grid.begins(key.windows.start_us, 2 + left.div_ceil(limit)),
+            // At each edge, debt above the maximum is forgiven.
+            (true, ..) => grid.begins(key.windows.start_us, 2 + left.min(2 * self.debt).div_ceil(limit)),
         };
+        if key.record.blocked_until_us <= now {
+            key.record.blocked_until_us = 0;
+        }
         let kept = key.windows.kept_until(grid).max(repaid).max(key.record.blocked_until_us);
         key.record.expires_ms = kept.div_ceil(1_000).max(now / 1_000 + 1);
     }
@@ -151,6 +155,7 @@ impl Gossip {
         let Checks { n, cost, max_delay } = checks;
         let (mut after, mut counted) = (key.clone(), *counts);
         let (at_us, is_redated) = self.enter(&mut after, now, &mut counted);
+        let found = (after.windows, after.debt);
         let blocked_until_us = after.record.blocked_until_us;
         let named = self.grid().map(|grid| Before { blocked_until_us, raw: self.raw(&after, grid) });
         let mut k = match named {
@@ -182,18 +187,40 @@ impl Gossip {
         }
         let before = named.unwrap_or_else(|| items[0].before);
         if let Some(grid) = self.grid() {
-            after.windows.counts[1] += (k * cost) as i64;
-            if blocked_until_us <= now {
-                after.record.blocked_until_us = 0;
-            }
+            after.windows.add(k * cost);
             self.expire(&mut after, grid, now);
         }
-        let (sent, window_us) = ((k * cost) as i64, after.windows.start_us);
-        let not_before_us = self.repaid_at(&after, cost);
-        if named.is_none() || k > 0 || is_redated {
+        if named.is_none() || k > 0 || (is_redated && n > 0) {
             (*key, *counts) = (after, counted);
         }
-        Taken { quota: self.quota, checks, k, fold: 1, before, at_us, share, sent, window_us, not_before_us }
+        Taken { share, ..self.taken(checks, k, before, found, now) }
+    }
+
+    /// Makes the result of a take without share, from the windows and the debt that it found. A script reports these.
+    pub(in crate::regions) fn taken(
+        &self,
+        checks: Checks,
+        k: u64,
+        before: Before,
+        (windows, debt): (Windows, u64),
+        now: u64,
+    ) -> Taken {
+        let units = (k * checks.cost) as i64;
+        let [previous, current, next] = windows.counts;
+        let windows = Windows { counts: [previous, current + units, next], ..windows };
+        let after = Key { windows, debt, ..Key::default() };
+        Taken {
+            quota: self.quota,
+            checks,
+            k,
+            fold: 1,
+            before,
+            at_us: self.grid().map_or(now, |grid| now.max(grid.begins(windows.start_us, 0))),
+            share: None,
+            sent: units,
+            window_us: windows.start_us,
+            not_before_us: self.repaid_at(&after, checks.cost),
+        }
     }
 
     /// Counts a charge of another region, or a refund of it if `units` is below 0. Only windows and counters read the
@@ -243,11 +270,12 @@ impl Gossip {
     pub fn penalize(&self, key: &mut Key, units: u64, now: u64, counts: &mut Counts) -> u64 {
         key.forget_expired(now);
         match self.grid() {
-            Some(grid) => {
+            Some(grid) if units > 0 => {
                 self.enter(key, now, counts);
-                key.windows.counts[1] += units as i64;
+                key.windows.add(units);
                 self.expire(key, grid, now);
             }
+            Some(_) => {}
             None => key.record.penalize(&self.quota, units, now),
         }
         key.windows.start_us
@@ -272,8 +300,9 @@ impl Gossip {
             key.record.refund(&self.quota, units, stamp, now);
             return (0, (before - used(key).min(before)) / per(&self.quota));
         };
-        let (at, _) = self.enter(key, now, counts);
-        let start_us = key.windows.start_us;
+        let (mut after, mut entered) = (key.clone(), *counts);
+        let (at, _) = self.enter(&mut after, now, &mut entered);
+        let start_us = after.windows.start_us;
         let is_counter = matches!(self.quota.kind(), Kind::SlidingCounter(_));
         let index = match stamp {
             None => 1,
@@ -282,9 +311,12 @@ impl Gossip {
             Some(stamp) if is_counter && stamp >= grid.before(start_us) => 0,
             Some(_) => return (start_us, 0),
         };
-        let back = (units as i64).min(key.windows.counts[index]);
-        key.windows.counts[index] -= back;
-        self.expire(key, grid, now);
+        let back = (units as i64).min(after.windows.counts[index]);
+        after.windows.counts[index] -= back;
+        if back > 0 {
+            self.expire(&mut after, grid, now);
+            (*key, *counts) = (after, entered);
+        }
         (if index == 1 { start_us } else { grid.before(start_us) }, back as u64)
     }
 
@@ -292,9 +324,22 @@ impl Gossip {
     pub fn block(&self, key: &mut Key, until: u64, now: u64, counts: &mut Counts) {
         key.forget_expired(now);
         let Some(grid) = self.grid() else { return key.record.block(&self.quota, until, now) };
+        if until == 0 && key.record.blocked_until_us == 0 {
+            return;
+        }
         self.enter(key, now, counts);
         key.record.blocked_until_us = until;
         self.expire(key, grid, now);
+    }
+
+    /// Returns the names that changes of the key may have at `now`: its windows, or 0.
+    pub(super) fn names(&self, key: &Key, now: u64) -> [u64; 3] {
+        let Some(grid) = self.grid() else { return [0; 3] };
+        let mut key = key.clone();
+        key.forget_expired(now);
+        self.enter(&mut key, now, &mut Counts::default());
+        let start_us = key.windows.start_us;
+        [grid.before(start_us), start_us, grid.after(start_us)]
     }
 }
 

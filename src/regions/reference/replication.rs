@@ -187,13 +187,19 @@ impl Replication {
         }
     }
 
-    /// Moves the pending changes of a key into the stream, with a last one: changes of later takes follow it.
-    pub fn send_now(&mut self, last: Field, now: u64) {
+    /// Moves the pending charges and grants of a key into the stream, with a last change: those of later takes follow it. A
+    /// pending block is over. With `names`, leaves charges that name other windows, and those of another mode: the outbox is a
+    /// hash, in which a script finds only fields that it knows.
+    pub fn send_now(&mut self, last: Field, names: Option<[u64; 3]>, now: u64) {
+        let is_moved = |field: &Field| {
+            let is_known = field.verb == Verb::Block || names.is_none_or(|names| names.contains(&field.name));
+            field.key == last.key && is_known && (names.is_none() || field.mode == last.mode)
+        };
         let (pending, outbox) =
-            std::mem::take(&mut self.outbox).into_iter().partition(|(field, _)| field.key == last.key);
+            std::mem::take(&mut self.outbox).into_iter().partition(|(field, _)| is_moved(field));
         self.outbox = outbox;
         let mut changes: Vec<Change> = pending;
-        changes.retain(|(field, _)| field.verb != Verb::Block);
+        changes.retain(|(field, amount)| field.verb != Verb::Block && *amount != 0);
         changes.push((last, 0));
         self.append(changes, now);
     }

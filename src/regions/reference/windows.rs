@@ -3,6 +3,9 @@
 use crate::quota::Quota;
 use crate::quota::algorithm::Kind;
 
+/// The maximum count, so that debt stays exact in a double.
+const MAX_UNITS: i64 = 1 << 52;
+
 /// The counts of three windows in a row. A window is named by its start on the clock, so regions whose clocks differ
 /// charge the same window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,6 +55,11 @@ impl Grid {
     pub(super) fn before(&self, start_us: u64) -> u64 {
         start_us - self.length_us
     }
+
+    /// Returns the name of the window after.
+    pub(super) fn after(&self, start_us: u64) -> u64 {
+        start_us + self.length_us
+    }
 }
 
 /// The place of a named window in [`Windows::counts`].
@@ -77,6 +85,11 @@ pub(super) struct Entered {
 }
 
 impl Windows {
+    /// Charges the current window.
+    pub(super) fn add(&mut self, units: u64) {
+        self.counts[1] = (self.counts[1] + units as i64).min(MAX_UNITS);
+    }
+
     /// Moves on to the window of `now`. `pass` gets the units of each window that ends, and for how many equal ones in a
     /// row.
     ///

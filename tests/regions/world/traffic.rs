@@ -1,6 +1,6 @@
 //! The calls of services and operators, and the ledger of their charges.
 
-use tidegate::regions::reference::{Change, Checks, Mode, Verb};
+use tidegate::regions::reference::{Change, Checks, Id, Mode, Verb};
 
 use super::super::oracle::{Charge, Pooled};
 use super::defects::Defect;
@@ -117,7 +117,7 @@ impl World {
                 let last = self.nodes[region].region.replication.last;
                 self.nodes[region].region.block(&mode, KEY, us, local);
                 if us == 0 {
-                    self.note_sent(region, last, |field| field.key == KEY);
+                    self.note_sent_now(region, last);
                     self.wake(region);
                 }
                 Ok(())
@@ -131,7 +131,7 @@ impl World {
                 }
                 let last = self.nodes[region].region.replication.last;
                 self.nodes[region].region.reset(&mode, KEY, local);
-                self.note_sent(region, last, |field| field.key == KEY);
+                self.note_sent_now(region, last);
                 self.pooled.clear();
                 self.alive_from = self.charges.len();
                 self.wake(region);
@@ -296,6 +296,12 @@ impl World {
             },
             None => self.charges[id].seen = u8::MAX,
         }
+    }
+
+    /// Notes which charges left with a reset or the lifting of a block.
+    fn note_sent_now(&mut self, region: usize, last: Id) {
+        let left = self.nodes[region].region.replication.outbox.clone();
+        self.note_sent(region, last, |field| !left.iter().any(|(other, _)| other == field));
     }
 
     /// Notes the most units that were given back and not yet heard of in a region.

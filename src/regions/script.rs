@@ -1,0 +1,208 @@
+//! The scripts of the mode gossip, and their calls: keys, arguments and replies. No limiter runs them yet.
+//!
+//! Not covered by semantic versioning: a minor version may change this module.
+//!
+//! Each script does what a method of the [`Region`](super::reference::Region) does. Tests compare the two at every step of
+//! random sequences. A gate that is not replicated runs the scripts of [`script`](crate::script), whose texts know nothing of
+//! regions.
+
+mod reply;
+mod text;
+
+pub use self::reply::{Applied, applied, taken};
+pub use self::text::{Peer, cursor_of, cursor_text};
+use super::reference::gossip::Gossip;
+use super::reference::{Batch, Checks, Mode};
+use crate::script::{Script, allow_oom, lua, with_bound, with_prelude};
+
+/// Composes a script that knows the five algorithms of rates: its first files, and its last ones.
+macro_rules! of_regions {
+    ([$($first:expr),+], $($file:literal),+) => {
+        concat!(
+            $($first,)+
+            lua!("quota/hash_state"),
+            lua!("quota/token_bucket"),
+            lua!("quota/leaky_bucket"),
+            lua!("quota/sliding_log"),
+            lua!("regions/outbox"),
+            lua!("regions/windows"),
+            "algorithms = { token_bucket = token_bucket, leaky_bucket = leaky_bucket, sliding_log = sliding_log, fixed_window = windows, sliding_counter = windows }\n",
+            $(lua!(concat!("regions/", $file))),+
+        )
+    };
+}
+
+/// Checks keys of one quota, and sends what it charged to the other regions: `lua/regions/take.lua`.
+pub static TAKE: Script =
+    Script::bounded("regions:take", of_regions!([with_bound!(lua!("prelude"))], "take"));
+
+const WRITE_TEXT: &str = of_regions!([with_prelude!("")], "stream", "changes", "write");
+
+/// Charges or blocks a key without a check: `lua/regions/write.lua`.
+pub static WRITE: Script = Script::new("regions:write", WRITE_TEXT);
+
+/// Gives back units, lifts a block or forgets a key, also while the memory of Redis is full: `lua/regions/write.lua`.
+pub static GIVE_BACK: Script = Script::new(
+    "regions:give_back",
+    concat!(allow_oom!(), of_regions!([with_prelude!("")], "stream", "changes", "write")),
+);
+
+/// Moves changes of the outbox into the stream: `lua/regions/flush.lua`.
+pub static FLUSH: Script = Script::new(
+    "regions:flush",
+    with_prelude!(lua!("regions/outbox"), lua!("regions/stream"), lua!("regions/flush")),
+);
+
+/// Applies changes of a peer exactly once: `lua/regions/apply.lua`.
+pub static APPLY: Script = Script::new("regions:apply", of_regions!([with_prelude!("")], "changes", "apply"));
+
+/// Returns all scripts of regions.
+#[must_use]
+pub fn all() -> [&'static Script; 5] {
+    [&TAKE, &WRITE, &GIVE_BACK, &FLUSH, &APPLY]
+}
+
+/// A call of a script.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// The script.
+    pub script: &'static Script,
+    /// Its KEYS.
+    pub keys: Vec<String>,
+    /// Its ARGV.
+    pub args: Vec<String>,
+}
+
+/// The keys of a region's replication, all of one slot.
+#[derive(Clone, Debug)]
+pub struct Keys {
+    /// A hash: the changes that wait for the next flush.
+    pub outbox: String,
+    /// A hash: units that do not count as they should, by `forgiven`, `dropped` and `far`.
+    pub counts: String,
+    /// The stream that peers read.
+    pub stream: String,
+    /// A string: the epoch of the stream.
+    pub epoch: String,
+    /// A hash: up to which local time this region knows all of a peer.
+    pub heard: String,
+    prefix: String,
+}
+
+/// A change of a key without a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Write {
+    /// Charges units, also above the limit.
+    Penalize(u64),
+    /// Gives back units that were charged at a stamp, in µs since 1970.
+    Refund(u64, Option<u64>),
+    /// Denies every check for a duration, in µs; 0 lifts the block.
+    Block(u64),
+    /// Forgets the key.
+    Reset,
+}
+
+impl Keys {
+    /// Makes the keys below a prefix, which holds the hash tag, such as `tidegate:1:{cr}:regions`.
+    #[must_use]
+    pub fn new(prefix: &str) -> Self {
+        let key = |name: &str| format!("{prefix}:{name}");
+        Self {
+            outbox: key("outbox"),
+            counts: key("counts"),
+            stream: key("log"),
+            epoch: key("epoch"),
+            heard: key("heard"),
+            prefix: prefix.to_owned(),
+        }
+    }
+
+    /// Returns the key of the cursor in the stream of a peer.
+    #[must_use]
+    pub fn cursor(&self, peer: &str) -> String {
+        format!("{}:from:{peer}", self.prefix)
+    }
+
+    fn with<K: Into<String>>(&self, keys: impl IntoIterator<Item = K>) -> Vec<String> {
+        let first = [self.outbox.clone(), self.counts.clone()];
+        first.into_iter().chain(keys.into_iter().map(Into::into)).collect()
+    }
+
+    /// Checks keys of one gate. `bound` is the server's time from which on the script does nothing, in µs since 1970.
+    /// [`taken`] reads the reply.
+    #[must_use]
+    pub fn take(&self, gate: &Gossip, items: &[(&str, Checks)], bound: Option<u64>) -> Call {
+        let optional = |number: Option<u64>| number.map_or_else(String::new, |number| number.to_string());
+        let checks = items.iter().flat_map(|(_, checks)| {
+            [checks.n.to_string(), checks.cost.to_string(), optional(checks.max_delay)]
+        });
+        let args = text::quota(gate).into_iter().chain(checks).chain([optional(bound)]).collect();
+        Call { script: &TAKE, keys: self.with(items.iter().map(|(key, _)| *key)), args }
+    }
+
+    /// Changes a key. `epoch` is a random number, for a stream that has none.
+    #[must_use]
+    pub fn write(&self, gate: &Gossip, key: &str, write: Write, epoch: u64) -> Call {
+        let (script, change) = match write {
+            Write::Penalize(units) => (&WRITE, vec!["penalize".to_owned(), units.to_string()]),
+            Write::Refund(units, stamp) => {
+                let stamp = stamp.map_or_else(String::new, |stamp| stamp.to_string());
+                (&GIVE_BACK, vec!["refund".to_owned(), units.to_string(), stamp])
+            }
+            Write::Block(us) => {
+                (if us > 0 { &WRITE } else { &GIVE_BACK }, vec!["block".to_owned(), us.to_string()])
+            }
+            Write::Reset => (&GIVE_BACK, vec!["reset".to_owned()]),
+        };
+        let args = text::quota(gate).into_iter().chain(change).chain([text::epoch(epoch)]).collect();
+        Call { script, keys: self.with([&*self.stream, &*self.epoch, key]), args }
+    }
+
+    /// Moves at most `most` changes into one entry of the stream. Trims entries older than `retention_us`, and more
+    /// than `max_entries`.
+    #[must_use]
+    pub fn flush(&self, most: usize, retention_us: u64, max_entries: usize, epoch: u64) -> Call {
+        let numbers = [most.to_string(), retention_us.to_string(), max_entries.to_string()];
+        let args = numbers.into_iter().chain([text::epoch(epoch)]).collect();
+        Call { script: &FLUSH, keys: self.with([&*self.stream, &*self.epoch]), args }
+    }
+
+    /// Applies entries of a peer exactly once, unless their read is older than `fresh_us`. [`applied`] reads the reply.
+    #[must_use]
+    pub fn apply(&self, peer: &str, batch: &Batch, fresh_us: u64) -> Call {
+        let mut quotas: Vec<&Gossip> = Vec::new();
+        let (mut keys, mut items) = (vec![self.cursor(peer), self.heard.clone()], Vec::new());
+        for entry in &batch.entries {
+            for (field, amount) in &entry.changes {
+                let Mode::Gossip(gate) = &field.mode else { continue };
+                let Some(verb) = text::verb(field.verb).filter(|_| batch.next.applies(entry.id, field))
+                else {
+                    continue;
+                };
+                let known = quotas.iter().position(|other| *other == gate).unwrap_or_else(|| {
+                    quotas.push(gate);
+                    quotas.len() - 1
+                });
+                keys.push(field.key.clone());
+                items.extend([
+                    verb.to_owned(),
+                    (known + 1).to_string(),
+                    field.name.to_string(),
+                    amount.to_string(),
+                ]);
+            }
+        }
+        let mut args = vec![
+            batch.expected.as_ref().map_or_else(String::new, cursor_text),
+            cursor_text(&batch.next),
+            peer.to_owned(),
+            batch.read_us.to_string(),
+            fresh_us.to_string(),
+            u8::from(batch.is_complete).to_string(),
+            quotas.len().to_string(),
+        ];
+        args.extend(quotas.into_iter().flat_map(text::quota));
+        args.extend(items);
+        Call { script: &APPLY, keys: self.with(keys), args }
+    }
+}

@@ -1,0 +1,149 @@
+//! The scripts of the mode gossip: their texts, and what a hostile peer, corrupt state and a full memory do to them.
+
+use std::time::Duration;
+
+use redis::{Connection, Value};
+use tidegate::Quota;
+use tidegate::regions::reference::gossip::Gossip;
+use tidegate::regions::reference::{Batch, Checks, Cursor, Entry, Field, Mode, Verb};
+use tidegate::regions::script::{Applied, Call, Keys, Peer, Write, all, applied, taken};
+
+use crate::support::script::connect;
+
+const PEER: Peer<'_> = Peer { regions: 2, states: "state:" };
+const GATE: &str = "sliding_log,10,60000000,0,0,20,0";
+const ONE: Checks = Checks { n: 1, cost: 1, max_delay: None };
+
+fn gate() -> Gossip {
+    Gossip::new(Quota::sliding_log(10, Duration::from_secs(60)), 2).unwrap()
+}
+
+fn keys() -> Keys {
+    Keys::new("tidegate:1:regions")
+}
+
+fn run(connection: &mut Connection, call: &Call) -> redis::RedisResult<Value> {
+    let mut command = redis::cmd("EVAL");
+    command.arg(call.script.text).arg(call.keys.len()).arg(&call.keys).arg(&call.args);
+    command.query(connection)
+}
+
+fn used(connection: &mut Connection, key: &str) -> u64 {
+    let reply = run(connection, &keys().take(&gate(), &[(key, Checks { n: 0, ..ONE })], None)).unwrap();
+    taken(&gate(), &[ONE], &reply).unwrap().remove(0).unwrap().before.raw[0]
+}
+
+fn charge(key: &str, units: i64) -> (Field, i64) {
+    (Field { verb: Verb::Charge, mode: Mode::Gossip(gate()), name: 0, key: key.to_owned() }, units)
+}
+
+fn batch(changes: Vec<(Field, i64)>) -> Batch {
+    let next = Cursor { position: (7, (1, 0)), began: (0, 0) };
+    let entries = vec![Entry { id: (1, 0), changes }];
+    Batch { expected: None, next, entries, read_us: u64::MAX >> 12, peer_us: 0, is_complete: true }
+}
+
+/// A changed script is a reviewed change.
+#[test]
+fn digests_of_scripts_of_regions_are_pinned() {
+    let digests = all().map(|script| (script.name, script.digest()));
+    let pinned = [
+        ("regions:take", "b7143c712b39be2a40277a18e01e96e83027fe32"),
+        ("regions:write", "8f2708b15d72aa16fd33c0b066ee74fb42d05dac"),
+        ("regions:give_back", "d7eb4ff8226e814a27b51967407421a8d9b09a58"),
+        ("regions:flush", "30269b7635126a698c3299420ebccdcf904362b5"),
+        ("regions:apply", "e1db24cb94694ce74e33613d1642f950facf2378"),
+    ];
+    assert_eq!(digests, pinned, "a script changed: review it, then pin the digests on the left");
+}
+
+#[test]
+fn change_that_a_peer_does_not_write_is_skipped() {
+    let field = |verb: &str, gate: &str, name: &str, key: &str| format!("{verb} {gate} {name} {key}");
+    let good = field("charge", GATE, "0", "state:a");
+    assert_eq!(PEER.change(&good, "3"), Some(charge("state:a", 3)));
+    for (bad, amount) in [
+        (String::new(), "1"),
+        ("charge".to_owned(), "1"),
+        (good.clone(), ""),
+        (good.clone(), "1e3"),
+        (good.clone(), "9223372036854775807"),
+        (good.clone(), "-562949953421313"),
+        (field("grant", GATE, "0", "state:a"), "1"),
+        (field("reset", GATE, "0", "state:a"), "1"),
+        (field("block", GATE, "0", "state:a"), "-1"),
+        (field("charge", GATE, "-1", "state:a"), "1"),
+        (field("charge", GATE, "18446744073709551615", "state:a"), "1"),
+        (field("charge", GATE, "0", "tidegate:1:overrides"), "1"),
+        (field("charge", "sliding_log,0,60000000,0,0,20,0", "0", "state:a"), "1"),
+        (field("charge", "sliding_log,10,60000000,1,0,20,0", "0", "state:a"), "1"),
+        (field("charge", "sliding_log,10,60000000,0,0,20,2", "0", "state:a"), "1"),
+        (field("charge", "sliding_log,10,60000000,0,0,20", "0", "state:a"), "1"),
+        (field("charge", "fixed_window,10,60000000,0,0,20,1", "0", "state:a"), "1"),
+        (field("charge", "token_bucket,10,2,60000000,0,20,0", "0", "state:a"), "1"),
+        (field("charge", "in_flight,10,0,0,0,20,0", "0", "state:a"), "1"),
+        (field("charge", "os.exit,10,60000000,0,0,20,0", "0", "state:a"), "1"),
+    ] {
+        assert_eq!(PEER.change(&bad, amount), None, "{bad} {amount}");
+        let pairs = [(bad.clone(), amount.to_owned()), (good.clone(), "3".to_owned())];
+        let (entry, skipped) = PEER.entry("5-0", &pairs).unwrap();
+        assert_eq!((entry.changes, skipped), (vec![charge("state:a", 3)], 1), "{bad} {amount}");
+    }
+}
+
+#[test]
+fn key_in_a_state_of_another_writer_fails_alone() {
+    let server = tidegate_testkit::Server::process(&[]).unwrap();
+    let mut connection = connect(server.url());
+    redis::cmd("SET").arg("state:bad").arg("text").exec(&mut connection).unwrap();
+    let batch = batch(vec![charge("state:a", 1), charge("state:bad", 1), charge("state:b", 2)]);
+    let reply = run(&mut connection, &keys().apply("us", &batch, 0)).unwrap();
+    let Some(Applied::Done(failed)) = applied(&reply) else { panic!("{reply:?}") };
+    assert!(matches!(&failed[..], [(2, error)] if error.starts_with("WRONGTYPE")), "{failed:?}");
+    assert_eq!([used(&mut connection, "state:a"), used(&mut connection, "state:b")], [1, 2]);
+    // The cursor has moved on: the peer's other changes are not held up, and nothing is applied twice.
+    let reply = run(&mut connection, &keys().apply("us", &batch, 0)).unwrap();
+    assert_eq!(applied(&reply), Some(Applied::Not(Some(batch.next))));
+    let items = [("state:bad", ONE), ("state:a", ONE)];
+    let reply = run(&mut connection, &keys().take(&gate(), &items, None)).unwrap();
+    let rows = taken(&gate(), &[ONE, ONE], &reply).unwrap();
+    assert!(
+        matches!(&rows[..], [Err(error), Ok(one)] if error.starts_with("WRONGTYPE") && one.k == 1),
+        "{rows:?}"
+    );
+}
+
+/// A charge that is not sent would be lost to the peers; a change without its cursor would be applied twice.
+#[test]
+fn without_memory_nothing_changes_except_by_what_is_given_back() {
+    let server = tidegate_testkit::Server::process(&[]).unwrap();
+    let mut connection = connect(server.url());
+    let penalize = keys().write(&gate(), "state:a", Write::Penalize(5), 1);
+    run(&mut connection, &penalize).unwrap();
+    run(&mut connection, &keys().flush(128, 60_000_000, 1_000, 1)).unwrap();
+    for (setting, value) in [("maxmemory-policy", "noeviction"), ("maxmemory", "1")] {
+        redis::cmd("CONFIG").arg("SET").arg(setting).arg(value).exec(&mut connection).unwrap();
+    }
+    let dump = |connection: &mut Connection| -> Vec<Option<Vec<u8>>> {
+        let keys = ["state:a", &*keys().outbox, &*keys().stream, &keys().cursor("us"), &*keys().heard];
+        keys.map(|key| redis::cmd("DUMP").arg(key).query(connection).unwrap()).into()
+    };
+    let before = dump(&mut connection);
+    let reply = run(&mut connection, &keys().take(&gate(), &[("state:a", ONE)], None)).unwrap();
+    let rows = taken(&gate(), &[ONE], &reply).unwrap();
+    assert!(matches!(&rows[..], [Err(error)] if error.starts_with("OOM")), "{rows:?}");
+    let block = keys().write(&gate(), "state:a", Write::Block(1_000_000), 1);
+    let apply = keys().apply("us", &batch(vec![charge("state:a", 1)]), 0);
+    for call in [&penalize, &block, &apply] {
+        let failed = match run(&mut connection, call) {
+            Ok(Value::BulkString(error)) => String::from_utf8(error).unwrap(),
+            other => other.unwrap_err().to_string(),
+        };
+        assert!(failed.contains("OOM"), "{}: {failed}", call.script.name);
+    }
+    assert_eq!(dump(&mut connection), before);
+    run(&mut connection, &keys().write(&gate(), "state:a", Write::Refund(2, None), 1)).unwrap();
+    assert_eq!(used(&mut connection, "state:a"), 3);
+    run(&mut connection, &keys().write(&gate(), "state:a", Write::Reset, 1)).unwrap();
+    assert_eq!(used(&mut connection, "state:a"), 0);
+}
