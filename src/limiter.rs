@@ -13,6 +13,8 @@ use std::borrow::Borrow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use crate::decision::{AllDecision, Decision};
 use crate::error::Error;
 use crate::limiter::check::Check;
@@ -119,7 +121,7 @@ impl Limiter {
         &self,
         checks: impl IntoIterator<Item = C>,
     ) -> Result<AllDecision, Error> {
-        let checks: Vec<C> = checks.into_iter().collect();
+        let checks: SmallVec<[C; 2]> = checks.into_iter().collect();
         self.pipeline.check_all(self.requests(&checks)?).await
     }
 
@@ -166,12 +168,18 @@ impl Limiter {
 
     /// Returns the requests of valid checks that belong to this limiter.
     pub(crate) fn requests<'a, C: Borrow<Check>>(&self, checks: &'a [C]) -> Result<Vec<Request<'a>>, Error> {
-        let checks = checks.iter().map(Borrow::borrow);
-        let request = |check: &'a Check| match Arc::ptr_eq(&check.pipeline, &self.pipeline) {
-            true => check.validate().map(|()| check.request.borrowed()),
-            false => Err(check.request.with_context(Error::config("this gate belongs to another limiter"))),
-        };
-        checks.map(request).collect()
+        // Not collected, since a list of results begins with room for four.
+        let mut requests = Vec::with_capacity(checks.len());
+        for check in checks.iter().map(Borrow::borrow) {
+            if !Arc::ptr_eq(&check.pipeline, &self.pipeline) {
+                return Err(check
+                    .request
+                    .with_context(Error::config("this gate belongs to another limiter")));
+            }
+            check.validate()?;
+            requests.push(check.request.borrowed());
+        }
+        Ok(requests)
     }
 
     /// Returns the longest time that a decision may take, from [`Builder::deadline`](crate::Builder::deadline).

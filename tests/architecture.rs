@@ -110,10 +110,10 @@ fn house_is_within_its_budgets() {
     const FLOORS: usize = 12;
     const PUBLIC_FUNCTIONS: usize = 442;
     const LINES: [(&str, usize); 7] = [
-        ("src", 26_303),
+        ("src", 26_320),
         ("crates/tidegate-cli/src", 5_495),
         ("crates/tidegate-console/src", 3_875),
-        ("crates/tidegate-http/src", 5_680),
+        ("crates/tidegate-http/src", 5_721),
         ("crates/tidegate-rules/src", 5_810),
         ("crates/tidegate-server/src", 5_800),
         ("lua", 2_735),

@@ -10,7 +10,7 @@ use super::dispatchers::DispatcherId;
 use super::queue::{Batched, Merged};
 use super::sent::{SentBatch, SentCall};
 use crate::connection::Deadline;
-use crate::store::MAX_WORK;
+use crate::store::{Group, MAX_WORK};
 
 /// The maximum number of yields. More would make callers wait longer than merging saves.
 const ROUNDS: usize = 2;
@@ -62,13 +62,14 @@ impl Dispatcher {
         }
         let began = Instant::now();
         let at = batch.iter().filter_map(Merged::last_deadline).max().unwrap_or(began);
-        let groups: Vec<_> = batch.iter().map(|merged| merged.group.clone()).collect();
+        let groups: Arc<[Group]> = batch.iter_mut().map(Merged::send).collect();
         let checks = batch.iter().map(|merged| merged.callers.len()).sum();
         let shared = self.shared.clone();
         let deadline = Deadline { at, after: shared.longest };
         let began_us = shared.reaper.micros(began);
-        let reply = Box::pin(async move { shared.call(&groups, checks, deadline).await });
-        Some(SentCall { reply, began_us })
+        let sent = groups.clone();
+        let reply = Box::pin(async move { shared.call(&sent, checks, deadline).await });
+        Some(SentCall { reply, groups, began_us })
     }
 
     /// Takes the next batch. Returns `None` if nothing is enqueued: the dispatcher has ended then.
@@ -115,11 +116,14 @@ impl Drop for Dispatcher {
         if self.has_ended {
             return;
         }
-        *self.in_flight.call() = None;
+        let groups = self.in_flight.call().take().map(|call| call.groups);
         let destination = &self.shared.destinations[self.destination];
         if let Some(thread) = self.shared.reaper.thread().filter(|_| !self.is_on_reaper) {
             destination.dispatchers.begins_a_call(self.id, self.shared.reaper.micros(Instant::now()));
-            self.in_flight.batch().iter_mut().for_each(|merged| merged.group = merged.group.uncounted());
+            let groups = groups.iter().flat_map(|groups| &**groups);
+            let mut batch = self.in_flight.batch();
+            batch.iter_mut().zip(groups).for_each(|(merged, group)| merged.group = group.uncounted());
+            drop(batch);
             let goes_on = Self::new(self.shared.clone(), self.destination, self.id, self.in_flight.clone());
             thread.spawn(goes_on.on_reaper());
             return;

@@ -159,6 +159,11 @@ impl Merged {
         !self.callers.is_empty()
     }
 
+    /// Returns the group for a call. Only its `n` stays here.
+    pub(super) fn send(&mut self) -> Group {
+        Group { items: std::mem::take(&mut self.group.items), n: self.group.n }
+    }
+
     /// Returns the last deadline of its callers.
     pub(super) fn last_deadline(&self) -> Option<Instant> {
         self.callers.iter().map(|caller| caller.deadline.at).max()

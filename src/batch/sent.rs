@@ -1,7 +1,7 @@
 //! A batch in flight: its callers, and its call to the store.
 
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 
 use futures_util::future::{self, BoxFuture};
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::dispatchers::Lateness;
 use super::queue::{Caller, Merged};
 use crate::error::Error;
-use crate::store::Outcome;
+use crate::store::{Group, Outcome};
 
 /// The batch that a dispatcher has in flight. Callers whose deadline passes meanwhile are in it.
 ///
@@ -27,6 +27,8 @@ pub(super) struct SentBatch {
 /// A call to the store.
 pub(super) struct SentCall {
     pub(super) reply: BoxFuture<'static, (Vec<Result<Outcome, Error>>, u64)>,
+    /// What it sends, one of each entry of the batch.
+    pub(super) groups: Arc<[Group]>,
     pub(super) began_us: u64,
 }
 

@@ -8,7 +8,7 @@ mod reports;
 use std::sync::Arc;
 use std::time::Duration;
 
-use smallvec::SmallVec;
+use smallvec::smallvec;
 use tokio::sync::oneshot;
 
 use super::key_state::{Circumstances, KeyState, Plan, Step};
@@ -94,7 +94,7 @@ impl Key {
     /// Replies that `k` acquires were admitted, where others hold `held` units.
     fn reply(&mut self, k: u64, n: u64, held: u64) -> u64 {
         let raw = [held, 0, 0];
-        let before = SmallVec::from_buf([Before { blocked_until_us: 0, raw }]);
+        let before = smallvec![Before { blocked_until_us: 0, raw }];
         let outcome = Outcome { k, before, now_us: 7, repeated: Vec::new(), bans: Vec::new() };
         let lease = self.now.lease;
         self.state.answered(lease, Ok(Share { outcome, n, index: 0, sent_us: 0 }), &self.now)

@@ -3,6 +3,8 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::future::Either;
+
 use super::components::Pipeline;
 use crate::batch::Share;
 use crate::connection::Deadline;
@@ -12,11 +14,15 @@ use crate::observe::observer::Event;
 use crate::store::Group;
 
 impl Pipeline {
-    /// Stages 4 to 6 of one group.
-    pub(super) async fn take(&self, group: Group, deadline: Deadline) -> Result<Share, Error> {
+    /// Stages 4 to 6 of one group. Enqueues it at once; the future is small while it waits.
+    pub(super) fn take(
+        &self,
+        group: Group,
+        deadline: Deadline,
+    ) -> impl Future<Output = Result<Share, Error>> {
         match self.ensure_sendable(&group) {
-            Ok(hash_tag) => self.send(hash_tag, group, deadline).await,
-            Err(error) => without_waiting(Err(error)).await,
+            Ok(hash_tag) => Either::Left(self.send(hash_tag, group, deadline)),
+            Err(error) => Either::Right(without_waiting(Err(error))),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
 
-use smallvec::SmallVec;
+use smallvec::smallvec;
 
 use super::command::{
     Adapted, LeaseCall, LeaseReply, MAX_OVERRIDES, OverrideText, SettleItem, Standing, UsedCharge, Write,
@@ -261,7 +261,7 @@ impl MemoryKeys {
             self.keep(&item.target, record, now);
             taken
         });
-        let before = SmallVec::from_buf([before]);
+        let before = smallvec![before];
         Outcome { k, before, now_us: now, repeated: Vec::new(), bans: Vec::new() }
     }
 

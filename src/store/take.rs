@@ -171,7 +171,7 @@ pub(crate) struct Outcome {
     /// The number of checks admitted and charged.
     pub(crate) k: u64,
     /// One entry per item.
-    pub(crate) before: SmallVec<[Before; 1]>,
+    pub(crate) before: SmallVec<[Before; 2]>,
     /// The server's clock, in µs since 1970.
     pub(crate) now_us: u64,
     /// The indices of the items whose hold existed: the reservation is repeated, and nothing was charged.

@@ -229,7 +229,7 @@ where
 {
     let parts = parts_of(&settings, request.request())?;
     let mut admitted = match decide(&settings, &parts).await.after_delay(&settings.headers).await {
-        Admission::Straight(admitted) => {
+        Admission::Straight(mut admitted) => {
             admitted.enter(&mut *request.extensions_mut());
             return match inner.call(request).await {
                 Ok(response) => respond_straight(&settings, &admitted, response),

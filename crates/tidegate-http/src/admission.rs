@@ -7,8 +7,10 @@ use tidegate::{AllDecision, Check, Decision, Error, Permit};
 use tidegate_rules::RulesDecision;
 
 use super::admitted::Admitted;
+use super::charge::Charge;
 use super::check_group::{CheckGroup, Checks};
 use super::headers::Headers;
+use super::in_flight::needs_permit;
 use super::pending_charge::PendingCharge;
 use super::rejection::Rejection;
 use super::request_checks::RequestChecks;
@@ -75,6 +77,18 @@ impl Admission {
         let waits =
             settings.wait_queue.is_some() || decision.as_ref().is_some_and(|it| !it.delay().is_zero());
         let checks = group.map_or_else(Checks::new, |group| group.checks);
+        let is_settled = !waits
+            && shadow_checks.is_empty()
+            && charges.iter().all(Charge::is_final)
+            && !checks.iter().any(needs_permit)
+            && !policies.iter().any(|policy| policy.is_shadow)
+            && !settings.headers.reports_shadow();
+        let decision = match decision {
+            Some(decision) if is_settled => {
+                return Self::Straight(Box::new(Straight::new(checks, policies, decision)));
+            }
+            decision => decision,
+        };
         let decisions = decision.iter().flat_map(AllDecision::each_alone);
         let taken = checks.into_iter().zip(decisions).zip(&charges);
         let taken = taken.map(|((check, decision), charge)| (check, decision, charge));

@@ -21,7 +21,7 @@ pub(super) async fn decide(settings: &LayerSettings, parts: &Parts) -> Admission
     if let Some(file_rules) = &settings.file_rules {
         return rules::decide(file_rules, settings, parts).await;
     }
-    match straight::rule(settings, parts) {
+    match straight::rule(settings) {
         Some(rule) => match straight::decide(settings, rule, parts).await {
             Decided::Undecided => Admission::Undecided,
             Decided::Admitted(admitted) => Admission::Straight(admitted),
@@ -50,7 +50,7 @@ async fn decide_rules(settings: &LayerSettings, parts: &Parts) -> Admission {
             let mut group = checks.group().await;
             let result = match (&mut group, &settings.wait_queue) {
                 (None, _) => Ok((None, None)),
-                (Some(group), Some(wait_queue)) => wait_queue.decide(group).await,
+                (Some(group), Some(wait_queue)) => Box::pin(wait_queue.decide(group)).await,
                 (Some(group), None) => group.decide().await.map(|decision| (Some(decision), None)),
             };
             Admission::new(settings, checks, group, result, &[], Vec::new())

@@ -267,6 +267,11 @@ impl Headers {
         Duration::from_secs(ceil_seconds(retry_after).max(1).saturating_add(fastrand::u64(0..=self.jitter_s)))
     }
 
+    /// Returns whether limits in shadow mode are reported.
+    pub(super) const fn reports_shadow(&self) -> bool {
+        self.shadow
+    }
+
     /// Appends a limit in shadow mode to the value of its header, if the header is sent. An in-flight limit has no
     /// window, and no reset time to report.
     pub(super) fn append_shadow(

@@ -22,7 +22,7 @@ pub(super) struct RequestChecks {
     /// Checks that can deny; `policies` and `charges` hold one entry for each.
     pub(super) checks: Checks,
     pub(super) policies: Policies,
-    pub(super) charges: SmallVec<[Charge; 1]>,
+    pub(super) charges: SmallVec<[Charge; 2]>,
     /// Whether each check is decided independently instead of all or nothing.
     pub(super) charges_each: bool,
     /// Denials that need no check, such as those of rules with a limit of 0.

@@ -1,5 +1,6 @@
 //! Admission under rules from files.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use futures_util::future::{BoxFuture, join, join_all};
@@ -63,7 +64,7 @@ async fn decide_now(file_rules: &FileRules, settings: &LayerSettings, parts: &Pa
     // The gates of the layer are decided together with the rules.
     let is_beside_gates = !plan.charges_each() && (settings.chooser.is_some() || !settings.rules.is_empty());
     let peeked = match is_beside_gates || plan.has_peeks_beside_charges() {
-        true => plan.decide_peeks().await,
+        true => Box::pin(plan.decide_peeks()).await,
         false => Ok(false),
     };
     let mut checks = RequestChecks::default();
@@ -75,13 +76,23 @@ async fn decide_now(file_rules: &FileRules, settings: &LayerSettings, parts: &Pa
         return Admission::rejected(*rejection);
     }
     let mut group = checks.group().await;
-    let result = async {
-        peeked?;
-        decide_group(settings, group.as_mut(), &checks.static_denials).await
+    let (result, (shadow_decisions, shadow_permits)) = {
+        let result = pin!(async {
+            peeked?;
+            decide_group(settings, group.as_mut(), &checks.static_denials).await
+        });
+        // The futures of rare cases are boxed, so that the one of each request is small.
+        match checks.shadow_checks.is_empty() {
+            true => (result.await, Checked::default()),
+            false => Box::pin(with_shadow(result, &checks.shadow_checks)).await,
+        }
     };
-    let (result, (shadow_decisions, shadow_permits)) = with_shadow(result, &checks.shadow_checks).await;
     let mut admission = Admission::new(settings, checks, group, result, &shadow_decisions, shadow_permits);
     match &mut admission {
+        Admission::Straight(admitted) => {
+            let decisions = admitted.decision.each_alone().iter().cloned();
+            admitted.rules_decision = Some(plan.decision(true, decisions, shadow_decisions));
+        }
         Admission::Admitted(admitted) => {
             let decisions = admitted.decision.iter().flat_map(AllDecision::each_alone).cloned();
             let decision = plan.decision(true, decisions, shadow_decisions);
@@ -96,7 +107,7 @@ async fn decide_now(file_rules: &FileRules, settings: &LayerSettings, parts: &Pa
                 rejection.rules_decision = Some(Box::new(decision));
             }
         }
-        Admission::Undecided | Admission::Straight(_) => {}
+        Admission::Undecided => {}
     }
     admission
 }
@@ -158,7 +169,7 @@ async fn decide_group(
     let decided = match (group, &settings.wait_queue) {
         (None, _) => None,
         (Some(group), Some(wait_queue)) if static_denials.is_empty() => {
-            return wait_queue.decide(group).await;
+            return Box::pin(wait_queue.decide(group)).await;
         }
         // The request is denied in any case, so it does not wait.
         (Some(group), _) => Some(group.decide().await?),
@@ -177,9 +188,6 @@ type Checked = (Vec<Result<Decision, Error>>, Vec<Permit>);
 /// Decides the request by `result` and makes its checks in shadow mode: of rates at the same time, and of in-flight
 /// limits after the admission. A request that waits is not in flight.
 async fn with_shadow(result: impl Future<Output = GroupResult>, checks: &[Check]) -> (GroupResult, Checked) {
-    if checks.is_empty() {
-        return (result.await, Checked::default());
-    }
     let (in_flight, rates): (Vec<&Check>, Vec<&Check>) = checks.iter().partition(|check| needs_permit(check));
     let (result, rates) = join(result, decide_each(&rates)).await;
     let is_admitted =

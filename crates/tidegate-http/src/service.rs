@@ -64,7 +64,7 @@ where
         // A block captures these values once. The arguments of an async function would be in its future twice.
         ResponseFuture(Box::pin(async move {
             match decide(&settings, &parts).await {
-                Admission::Straight(admitted) => {
+                Admission::Straight(mut admitted) => {
                     admitted.enter(&mut parts.extensions);
                     let response = inner.call(Request::from_parts(parts, body)).await?;
                     Ok(admitted.respond(&settings, response))

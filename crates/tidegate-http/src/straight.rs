@@ -1,21 +1,24 @@
-//! The common request in straight-line code: one gate of a rate, a charge that is final, and headers. Its state is one
-//! small value without lists.
+//! The common request in straight-line code: gates of rates, charges that are final, and headers. Nothing is left to settle
+//! when its response comes.
 //!
-//! [`rule`] chooses this path by the settings, and [`decide`] leaves it by the decision. The general path serves all else:
-//! several gates, in-flight limits, rules from files and chosen ones, a wait queue, a charge that the response or its end
-//! determines, an outer layer, a missing key, shadow mode (also by an operator's switch), delays, denials and errors.
+//! One gate is also decided here, without lists: [`rule`] chooses this by the settings, and [`decide`] leaves it by the
+//! decision. Of several gates and of rules from files, [`Admission::new`](super::admission::Admission::new) leads here. The
+//! general path serves all else: in-flight limits, a wait queue, a charge that the response or its end determines, a missing
+//! key, shadow mode (also by an operator's switch), delays, denials and errors.
 
-use std::iter;
 use std::slice;
 
 use http::request::Parts;
 use http::{Extensions, HeaderMap, Response};
 use smallvec::smallvec;
 use tidegate::{AllDecision, Check, Decision, Error};
+#[cfg(feature = "rules")]
+use tidegate_rules::RulesDecision;
 
 use super::admitted::Admitted;
 use super::body::ResponseBody;
 use super::charge::{Charge, compare_charges};
+use super::check_group::Checks;
 use super::gate_rule::GateRule;
 use super::headers::{HeaderValues, Headers};
 use super::in_flight::is_in_flight;
@@ -23,25 +26,28 @@ use super::pending_charge::PendingCharge;
 use super::rejection::Rejection;
 use super::request_checks::limit_of;
 use super::settings::LayerSettings;
-use crate::policy::Policy;
+use crate::policy::{Policies, Policy};
 use crate::usage::RequestExtensions;
 
 /// An admitted request.
 pub(super) struct Straight {
-    check: Check,
-    policy: Policy,
-    decision: AllDecision,
+    checks: Checks,
+    policies: Policies,
+    pub(super) decision: AllDecision,
+    /// Whether another layer has admitted the request before.
+    is_nested: bool,
+    #[cfg(feature = "rules")]
+    pub(super) rules_decision: Option<RulesDecision>,
 }
 
-/// Returns the rule that decides the request, if this path serves it.
-pub(super) fn rule<'a>(settings: &'a LayerSettings, parts: &Parts) -> Option<&'a GateRule> {
+/// Returns the rule that alone decides the request, if this path serves it.
+pub(super) fn rule(settings: &LayerSettings) -> Option<&GateRule> {
     let [rule] = &*settings.rules else { return None };
     let is_general = settings.chooser.is_some()
         || settings.wait_queue.is_some()
         || rule.reserved.is_some()
         || is_in_flight(&rule.gate)
-        || !rule.charge.as_ref().unwrap_or(&settings.charge).is_final()
-        || parts.extensions.get::<AllDecision>().is_some();
+        || !rule.charge.as_ref().unwrap_or(&settings.charge).is_final();
     (!is_general).then_some(rule)
 }
 
@@ -68,7 +74,7 @@ pub(super) async fn decide(settings: &LayerSettings, rule: &GateRule, parts: &Pa
         Ok(decision) if decision.is_allowed() && decision.delay().is_zero() && !policy.is_shadow => {
             settings.warnings.decided();
             let decision = AllDecision::of_each([decision]);
-            Decided::Admitted(Box::new(Straight { check, policy, decision }))
+            Decided::Admitted(Box::new(Straight::new(smallvec![check], smallvec![policy], decision)))
         }
         result => Decided::Left(Box::new((check, policy, result))),
     }
@@ -76,32 +82,56 @@ pub(super) async fn decide(settings: &LayerSettings, rule: &GateRule, parts: &Pa
 
 /// For a handler that decides its request itself.
 impl From<Straight> for Admitted {
-    fn from(Straight { check, policy, decision }: Straight) -> Self {
+    fn from(straight: Straight) -> Self {
         let charge = Charge::default();
-        let taken = iter::once((check, decision.binding(), &charge));
-        let pending_charge = PendingCharge::new(taken, false);
-        Self { policies: smallvec![policy], pending_charge, decision: Some(decision), ..Self::default() }
+        let taken = straight.checks.into_iter().zip(straight.decision.each_alone());
+        let taken = taken.map(|(check, decision)| (check, decision, &charge));
+        Self {
+            pending_charge: PendingCharge::new(taken, false),
+            decision: Some(straight.decision),
+            policies: straight.policies,
+            is_nested: straight.is_nested,
+            #[cfg(feature = "rules")]
+            rules_decision: straight.rules_decision,
+            ..Self::default()
+        }
     }
 }
 
 impl Straight {
-    /// Adds the values that the handler reads to the extensions of its request.
-    pub(super) fn enter(&self, extensions: &mut impl RequestExtensions) {
+    pub(super) fn new(checks: Checks, policies: Policies, decision: AllDecision) -> Self {
+        Self {
+            checks,
+            policies,
+            decision,
+            is_nested: false,
+            #[cfg(feature = "rules")]
+            rules_decision: None,
+        }
+    }
+
+    /// Records that the request enters, and adds the values that its handler reads to its extensions.
+    pub(super) fn enter(&mut self, extensions: &mut impl RequestExtensions) {
+        self.is_nested = extensions.find::<AllDecision>().is_some();
         extensions.set(self.decision.binding().clone());
         extensions.set(self.decision.clone());
+        #[cfg(feature = "rules")]
+        if let Some(rules_decision) = self.rules_decision.take() {
+            extensions.set(rules_decision);
+        }
     }
 
     /// Reports a gate that an inner layer has charged too.
     pub(super) fn compare_charges(&self, settings: &LayerSettings, response: &mut Extensions) {
-        let is_charged = |check: &&Check| check.units_charged_by(self.decision.binding()) > 0;
-        let charged = iter::once(&self.check).filter(is_charged);
-        compare_charges(&settings.warnings, response, false, charged);
+        let taken = self.checks.iter().zip(self.decision.each_alone());
+        let charged = taken.filter(|(check, decision)| check.units_charged_by(decision) > 0);
+        compare_charges(&settings.warnings, response, self.is_nested, charged.map(|(check, _)| check));
     }
 
     /// Adds the headers that report the limit.
     pub(super) fn report(&self, settings: Headers, headers: &mut HeaderMap) {
-        let policies = slice::from_ref(&self.policy);
-        settings.write(headers, &HeaderValues { decision: &self.decision, policies, wait: None });
+        let values = HeaderValues { decision: &self.decision, policies: &self.policies, wait: None };
+        settings.write(headers, &values);
     }
 
     pub(super) fn respond<B>(
@@ -139,7 +169,7 @@ mod tests {
         matches!(decide(&layer.settings, parts).await, Admission::Straight(_))
     }
 
-    /// Each case differs from the first in one setting.
+    /// Each case differs from a common one in one setting.
     #[tokio::test]
     async fn only_the_common_request_is_decided_here() {
         let bucket = Quota::token_bucket(5, Rate::per_minute(5));
@@ -147,26 +177,33 @@ mod tests {
         assert!(is_straight(&layer(bucket).missing_key(MissingKey::Share), &request()).await);
 
         let other = Limiter::in_memory().gate("other", bucket);
-        let shadow = other.clone().shadow(true);
         let rule = GateRule::new(other.clone(), Key::constant("a"));
+        let straight = [
+            RateLimitLayer::new(other.clone(), Key::constant("a")).and(other.clone(), Key::constant("b")),
+            RateLimitLayer::choose(move |_| [rule.clone()]),
+        ];
+        for (at, layer) in straight.iter().enumerate() {
+            assert!(is_straight(layer, &request()).await, "case {at}");
+        }
+        let mut nested = request();
+        nested.extensions.insert(AllDecision::of_each([other.peek("a").await.unwrap()]));
+        assert!(is_straight(&layer(bucket), &nested).await, "behind an outer layer");
+
+        let shadow = other.clone().shadow(true);
         let slots = Limiter::in_memory().gate("slots", Quota::in_flight(5));
         let general = [
-            RateLimitLayer::new(other.clone(), Key::constant("a")).and(other.clone(), Key::constant("b")),
             RateLimitLayer::new(shadow, Key::constant("a")),
             RateLimitLayer::new(slots, Key::constant("a")),
-            RateLimitLayer::choose(move |_| [rule.clone()]),
             layer(bucket).charge(Charge::usage()),
             layer(bucket).charge(Charge::trailers(|_: &HeaderMap| None)),
             layer(bucket).charge(Charge::always().if_abandoned(crate::Abandoned::Refunded)),
             layer(bucket).wait(Duration::from_secs(1), 1),
+            straight[0].clone().headers(Headers::new().shadow(true)),
         ];
         for (at, layer) in general.iter().enumerate() {
             assert!(!is_straight(layer, &request()).await, "case {at}");
         }
 
-        let mut nested = request();
-        nested.extensions.insert(AllDecision::of_each([other.peek("a").await.unwrap()]));
-        assert!(!is_straight(&layer(bucket), &nested).await, "behind an outer layer");
         let without_key = Request::get("/").body(()).unwrap().into_parts().0;
         assert!(!is_straight(&layer(bucket), &without_key).await, "without a key");
         let leaky = layer(Quota::leaky_bucket(2, Rate::per_hour(1)));

@@ -1,6 +1,6 @@
 //! Messages without a reply, failure policies and lapses.
 
-use smallvec::SmallVec;
+use smallvec::smallvec;
 
 use super::{DEADLINE_US, Key, MS, TTL_US, out_of_memory, timeout};
 use crate::batch::Share;
@@ -181,7 +181,7 @@ fn admission_under_a_lease_that_has_ended_counts_for_nothing() {
     key.sent();
     key.state.lapse();
     key.now.lease = Some(2);
-    let before = SmallVec::from_buf([Before::default()]);
+    let before = smallvec![Before::default()];
     let outcome = Outcome { k: 1, before, now_us: 7, repeated: Vec::new(), bans: Vec::new() };
     key.state.answered(Some(1), Ok(Share { outcome, n: 1, index: 0, sent_us: 0 }), &key.now);
     assert!(caller.answer().is_none());

@@ -1,13 +1,13 @@
-//! A layer with one gate decides on a path of its own. A layer that also chooses among no rules decides the same requests
-//! on the general path.
+//! A request whose charge is final takes a path of its own. One that would be refunded if its client left takes the general
+//! path, and gets the same response.
 
 use std::time::Duration;
 
 use http::{Request, Response};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use tidegate::{Decision, Limiter, ManualClock};
-use tidegate_http::{Draft, GateRule, Headers, MissingKey, RateLimitLayer};
+use tidegate::{Decision, Limiter, ManualClock, Quota};
+use tidegate_http::{Abandoned, Charge, Draft, GateRule, Headers, MissingKey, RateLimitLayer};
 
 use super::fixture::{Tested, by_key};
 use crate::support::fixture::quotas;
@@ -49,21 +49,29 @@ proptest! {
         steps in steps(),
         headers in headers(),
         quota in 0..6_usize,
+        has_second in any::<bool>(),
         (is_shadow, is_named) in any::<(bool, bool)>(),
         missing_key in prop_oneof![Just(MissingKey::Reject), Just(MissingKey::Skip), Just(MissingKey::Share)],
     ) {
         let clock = ManualClock::new();
-        let rule = || {
+        let rules = || {
+            let limiter = Limiter::in_memory_with(clock.clone());
             let (name, quota) = quotas(3, Duration::from_secs(60))[quota];
-            let gate = Limiter::in_memory_with(clock.clone()).gate(name, quota).shadow(is_shadow);
+            let gate = limiter.gate(name, quota).shadow(is_shadow);
             let cost = |parts: &http::request::Parts| {
                 parts.headers.get("x-cost").and_then(|cost| cost.to_str().ok()?.parse().ok()).unwrap_or(1)
             };
             let rule = GateRule::new(gate, by_key()).cost(cost);
-            if is_named { rule.name("naïve \"name\"").quota_unit("tokens").partition_key([7; 32]) } else { rule }
+            let first = match is_named {
+                true => rule.name("naïve \"name\"").quota_unit("tokens").partition_key([7; 32]),
+                false => rule,
+            };
+            let day = limiter.gate("day", Quota::fixed_window(5, Duration::from_secs(86_400)));
+            let second = has_second.then(|| GateRule::new(day, by_key()));
+            std::iter::once(first).chain(second).collect::<Vec<_>>()
         };
-        let straight = RateLimitLayer::of([rule()]);
-        let general = RateLimitLayer::choose(|_| None::<GateRule>).and_rule(rule());
+        let straight = RateLimitLayer::of(rules());
+        let general = RateLimitLayer::of(rules()).charge(Charge::always().if_abandoned(Abandoned::Refunded));
         let services = [straight, general].map(|layer| tested(layer.headers(headers).missing_key(missing_key)));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async {
