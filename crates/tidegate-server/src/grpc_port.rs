@@ -24,7 +24,7 @@ use tokio_rustls::TlsAcceptor;
 use self::open_requests::OpenRequests;
 use crate::body::BodyMemory;
 use crate::connections::{self, Bounded, Stop};
-use crate::grpc_streams::FreeStreams;
+use crate::grpc_streams::{FreeStreams, is_stream};
 use crate::tls::Tls;
 
 /// The maximum time of a TLS handshake.
@@ -92,7 +92,9 @@ impl GrpcPort {
         let (routes, opens) = (TowerToHyperService::new(self.routes.clone()), open.clone());
         let streams = FreeStreams::default();
         let service = service_fn(move |mut request: Request<Incoming>| {
-            request.extensions_mut().insert(streams.clone());
+            if is_stream(request.uri().path()) {
+                request.extensions_mut().insert(streams.clone());
+            }
             let (count, response) = (opens.begin(request.uri().path()), routes.call(request));
             async move { Ok::<_, Infallible>(response.await?.map(|body| count.until_the_end_of(body))) }
         });

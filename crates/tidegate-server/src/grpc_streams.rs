@@ -30,7 +30,7 @@ pub(crate) fn is_stream(path: &str) -> bool {
     path != SHORT && (path.starts_with("/grpc.health.") || path.starts_with("/grpc.reflection."))
 }
 
-/// The streams that a connection can still open. Among the extensions of its requests. Clones share them.
+/// The streams that a connection can still open. Among the extensions of its streams. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct FreeStreams(Arc<Semaphore>);
 

@@ -67,9 +67,10 @@ impl RulesLimiter {
         }
         let (taken, shadow) = take(&plan, mode, is_denied).await;
         let Taken { passes, granted, decisions, mut permits } = taken?;
-        let decisions = plan.checks().iter().zip(decisions);
+        // The decisions first, so that their list is used again.
+        let decisions = decisions.into_iter().zip(plan.checks());
         let decisions: Vec<_> =
-            decisions.map(|(check, decision)| mode.shown(&plan, check, decision)).collect();
+            decisions.map(|(decision, check)| mode.shown(&plan, check, decision)).collect();
         let shadow: Vec<_> = plan
             .shadow_checks()
             .iter()
