@@ -12,6 +12,8 @@
 mod cluster;
 mod connect;
 mod deadline;
+#[cfg(feature = "regions")]
+mod dedicated;
 mod link;
 mod node;
 mod reply;
@@ -31,10 +33,14 @@ pub(crate) use self::cluster::Cluster;
 pub(crate) use self::connect::Login;
 pub(crate) use self::deadline::Deadline;
 use self::deadline::{ANSWER, CONNECTION};
+#[cfg(feature = "regions")]
+pub(crate) use self::dedicated::DedicatedConnection;
 use self::node::{Exchanged, Node, NodeRequest};
 pub(crate) use self::reply::words;
 use self::retry::RetryBudget;
 pub(crate) use self::sentinel::Sentinels;
+#[cfg(feature = "regions")]
+pub(crate) use self::slot::Backoff;
 use self::source::{ConnectionSource, Expected};
 #[cfg(feature = "tls")]
 pub(crate) use self::tls::Tls;

@@ -1,8 +1,8 @@
 //! One limit in several regions, each of which decides on its own Redis.
 //!
-//! Today this is the [reference](mod@reference) of the semantics, as integer arithmetic, and the [scripts](script) of gossip,
-//! which do the same on a Redis; no limiter uses them yet. Not covered by semantic versioning: a minor version may change this
-//! module.
+//! Today this is the [reference](mod@reference) of the semantics, as integer arithmetic, the [scripts](script) of gossip, which
+//! do the same on a Redis, and the [replicator], which carries charges between regions; no limiter uses them yet. Not covered by
+//! semantic versioning: a minor version may change this module.
 //!
 //! No check waits for another region. In the background, regions exchange the charges they admitted. Until a charge has
 //! arrived, the other regions decide without it. The mode of a gate says in which direction they then err:
@@ -107,8 +107,12 @@
 //! is cut off; at denials that the check is admitted after `retry_after`, without news; at each step of escrow that Φ is at
 //! most L minus the pooled usage. Each planted mistake violates one of them.
 //!
+//! `tests/regions/replicator` runs replicators on real servers: killed, behind lossy and cut connections, with trimmed, emptied
+//! and restored streams. All regions end with equal counts, to the unit.
+//!
 //! Not simulated: several keys, changes of R or of weights, and clock steps or overrides together with operations or lost
 //! state. Not asserted: that Φ equals L minus the pooled usage, how soon grants arrive, and how long debt lasts.
 
 pub mod reference;
+pub mod replicator;
 pub mod script;

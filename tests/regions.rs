@@ -5,6 +5,7 @@ mod adversary;
 mod examples;
 mod lockstep;
 mod oracle;
+mod replicator;
 mod scripts;
 mod setups;
 mod world;

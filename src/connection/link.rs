@@ -17,6 +17,8 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::future::{self, Either};
+#[cfg(feature = "regions")]
+use redis::Pipeline;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisResult, Value};
 use tokio::time::Instant;
@@ -64,6 +66,12 @@ impl Link {
             }
         };
         tokio::time::timeout_at(deadline.at, probed).await.ok()
+    }
+
+    /// Sends commands in one write, and returns their replies.
+    #[cfg(feature = "regions")]
+    pub(super) async fn send_all(&mut self, commands: &Pipeline) -> RedisResult<Vec<Value>> {
+        self.0.send_packed_commands(commands, 0, commands.len()).await
     }
 
     async fn exchange(&mut self, command: &Cmd, is_asking: bool) -> RedisResult<Value> {

@@ -253,7 +253,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Grows with each attempt until one succeeds. Jitter spreads the attempts of a fleet after a shared failure,
 /// so that the instances do not all reconnect at the same moment.
 #[derive(Debug, Default)]
-pub(super) struct Backoff {
+pub(crate) struct Backoff {
     attempts: u32,
     ends: Option<Instant>,
 }
@@ -264,7 +264,7 @@ impl Backoff {
     }
 
     /// Records that an attempt begins now.
-    pub(super) fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         let now = Instant::now();
         // If a connection has lasted since, its end is unrelated to the earlier failures: restarts the
         // backoff.
@@ -283,8 +283,16 @@ impl Backoff {
         }
     }
 
+    /// Waits for the end of the pause.
+    #[cfg(feature = "regions")]
+    pub(crate) async fn wait(&self) {
+        if let Some(ends) = self.ends {
+            tokio::time::sleep_until(ends).await;
+        }
+    }
+
     /// Records that the attempt succeeded.
-    pub(super) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         *self = Self::default();
     }
 }

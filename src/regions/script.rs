@@ -7,10 +7,10 @@
 //! regions.
 
 mod reply;
-mod text;
+pub(in crate::regions) mod text;
 
 pub use self::reply::{Applied, applied, taken};
-pub use self::text::{Peer, cursor_of, cursor_text};
+pub use self::text::{Peer, cursor_of, cursor_text, position_text};
 use super::reference::gossip::Gossip;
 use super::reference::{Batch, Checks, Mode};
 use crate::script::{Script, allow_oom, lua, with_bound, with_prelude};
@@ -86,6 +86,8 @@ pub struct Keys {
     pub epoch: String,
     /// A hash: up to which local time this region knows all of a peer.
     pub heard: String,
+    /// A hash: how far each peer has applied the stream. The peers write it.
+    pub acks: String,
     prefix: String,
 }
 
@@ -113,6 +115,7 @@ impl Keys {
             stream: key("log"),
             epoch: key("epoch"),
             heard: key("heard"),
+            acks: key("acks"),
             prefix: prefix.to_owned(),
         }
     }

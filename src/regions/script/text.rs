@@ -3,7 +3,7 @@
 use crate::quota::Quota;
 use crate::quota::algorithm::{Definition, MAX_DEBT};
 use crate::regions::reference::gossip::Gossip;
-use crate::regions::reference::{Change, Cursor, Entry, Field, Id, Mode, Verb};
+use crate::regions::reference::{Change, Cursor, Entry, Field, Id, Mode, Position, Verb};
 
 /// Returns the quota as arguments: see `lua/regions/outbox.lua`.
 pub(super) fn quota(gate: &Gossip) -> [String; 7] {
@@ -29,20 +29,33 @@ pub(super) fn epoch(epoch: u64) -> String {
 /// Returns the text of a cursor: the epoch, the last applied entry, and the end of the stream when it began.
 #[must_use]
 pub fn cursor_text(cursor: &Cursor) -> String {
-    let (of, (ms, sequence)) = cursor.position;
-    format!("{} {ms}-{sequence} {}-{}", epoch(of), cursor.began.0, cursor.began.1)
+    format!("{} {}", position_text(cursor.position), id_text(cursor.began))
+}
+
+/// Returns the text of a position: the epoch, and the last applied entry.
+#[must_use]
+pub fn position_text((of, id): Position) -> String {
+    format!("{} {}", epoch(of), id_text(id))
 }
 
 /// Reads the text of a cursor.
 #[must_use]
 pub fn cursor_of(text: &str) -> Option<Cursor> {
     let mut words = text.split(' ');
-    let epoch = u64::from_str_radix(words.next()?, 16).ok()?;
+    let epoch = epoch_of(words.next()?)?;
     let [position, began] = [id(words.next()?)?, id(words.next()?)?];
     words.next().is_none().then_some(Cursor { position: (epoch, position), began })
 }
 
-fn id(text: &str) -> Option<Id> {
+pub(in crate::regions) fn epoch_of(text: &str) -> Option<u64> {
+    u64::from_str_radix(text, 16).ok()
+}
+
+pub(in crate::regions) fn id_text((ms, sequence): Id) -> String {
+    format!("{ms}-{sequence}")
+}
+
+pub(in crate::regions) fn id(text: &str) -> Option<Id> {
     let (ms, sequence) = text.split_once('-')?;
     Some((ms.parse().ok()?, sequence.parse().ok()?))
 }

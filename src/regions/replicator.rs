@@ -1,0 +1,224 @@
+//! The replicator: carries the charges of one region to its Redis, in the background of a process.
+//!
+//! Not covered by semantic versioning: a minor version may change this module. No limiter starts it yet, and it does not
+//! serve a Redis Cluster.
+//!
+//! Each process of a region may run one. They need no leader: a cursor in the region's Redis decides which of them applies
+//! an entry. For each peer, a reader repeats these steps:
+//!
+//! ```text
+//!  own Redis:     the cursor, the time
+//!  peer's Redis:  HSET acks, GET epoch, once a second XINFO, XREAD BLOCK, TIME: one pipeline
+//!  own Redis:     for each part of at most 128 changes: apply, if the cursor is the expected one
+//! ```
+//!
+//! - **Exactly once.** A reader that is killed, or whose reply is lost, leaves the cursor before or after a part. The next
+//!   step begins with the cursor that is stored, so no step depends on the memory of a process, and each may be cancelled.
+//! - **Silence.** A read returns after [`BEAT`] without an entry, and is applied too: so an idle peer is heard of.
+//! - **A peer is trusted with the state of replicated gates only.** It can charge, block and reset any key of theirs, under
+//!   any quota: so it can deny all checks of these gates, and admit any. It cannot name other keys, and texts that tidegate does
+//!   not write are skipped and counted. It decides what its own stream holds: with a late ID, nothing of it is read again.
+//! - **Peers are independent.** Each reader has a connection of its own, reconnects with exponential backoff up to 1 s, and holds
+//!   at most one read. No check waits for a reader.
+//!
+//! The flusher moves changes of this process into the stream within [`Settings::flush_every`]. It looks after those of other
+//! processes ten times less often.
+
+mod flusher;
+mod local;
+mod losses;
+mod parts;
+mod reader;
+mod status;
+mod stream;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{ConnectionInfo, IntoConnectionInfo};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+use self::local::Local;
+use self::reader::Reader;
+use self::status::{FlusherState, PeerState};
+pub use self::status::{PeerStatus, Status};
+pub use self::stream::BEAT;
+use self::stream::Stream;
+use super::script::Keys;
+use crate::connection::{Connection, DedicatedConnection, Login};
+use crate::error::Error;
+use crate::error::redact::RedactedUrl;
+use crate::runtime::background::Background;
+use crate::runtime::sync::{Mutex, lock};
+
+/// The settings of a replicator. All regions have the same prefix and states.
+#[derive(Clone)]
+pub struct Settings {
+    /// The name of this region.
+    pub region: String,
+    /// The URL of its Redis.
+    pub url: String,
+    /// The names of the other regions, and the URLs of their Redis.
+    pub peers: Vec<(String, String)>,
+    /// How the keys of replication begin: see [`Keys::new`].
+    pub prefix: String,
+    /// How the keys of replicated gates begin. A peer can change all keys that begin so.
+    pub states: String,
+    /// The longest time for which changes of this process wait for others.
+    pub flush_every: Duration,
+    /// The time without news after which a peer is cut off.
+    pub cut_off_after: Duration,
+    /// For how long entries are kept for a peer that is away: the longest window or fill time.
+    pub retention: Duration,
+    /// How many entries are kept at most.
+    pub max_entries: usize,
+}
+
+impl Settings {
+    /// Makes settings with the defaults: 50 ms, 2 s, an hour, and 100,000 entries.
+    #[must_use]
+    pub fn new(region: &str, url: &str, prefix: &str, states: &str) -> Self {
+        Self {
+            region: region.to_owned(),
+            url: url.to_owned(),
+            peers: Vec::new(),
+            prefix: prefix.to_owned(),
+            states: states.to_owned(),
+            flush_every: Duration::from_millis(50),
+            cut_off_after: Duration::from_secs(2),
+            retention: Duration::from_secs(3_600),
+            max_entries: 100_000,
+        }
+    }
+
+    /// Adds another region.
+    #[must_use]
+    pub fn peer(mut self, name: &str, url: &str) -> Self {
+        self.peers.push((name.to_owned(), url.to_owned()));
+        self
+    }
+
+    fn validate(&self) -> Result<(), Error> {
+        let names: Vec<&str> = self.names().collect();
+        for (index, name) in names.iter().enumerate() {
+            let is_usual = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+            if name.is_empty() || name.len() > 64 || !name.bytes().all(is_usual) {
+                return Err(Error::config(format!(
+                    "the region {name:?} cannot be named so: use 1 to 64 of the characters a-z, A-Z, 0-9, -, _ and ."
+                )));
+            }
+            if names[..index].contains(name) {
+                return Err(Error::config(format!("the region \"{name}\" is named twice")));
+            }
+        }
+        // A peer could otherwise change cursors.
+        if self.states.is_empty() || Keys::new(&self.prefix).stream.starts_with(&self.states) {
+            return Err(Error::config(format!(
+                "keys of gates begin with {:?}, and so do those of replication, {:?}: a peer may not name both",
+                self.states, self.prefix
+            )));
+        }
+        Ok(())
+    }
+
+    fn names(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(&*self.region).chain(self.peers.iter().map(|(name, _)| &**name))
+    }
+}
+
+/// Shows no passwords.
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = self.names().collect();
+        f.debug_struct("Settings")
+            .field("regions", &names)
+            .field("prefix", &self.prefix)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A running replicator. Dropping it ends its jobs without waiting for them; another replicator goes on.
+pub struct Replicator {
+    shared: Arc<Shared>,
+    jobs: Vec<JoinHandle<()>>,
+}
+
+/// The state of all jobs.
+struct Shared {
+    settings: Settings,
+    local: Local,
+    changed: Notify,
+    flusher: Mutex<FlusherState>,
+    /// In the order of the settings.
+    peers: Vec<Mutex<PeerState>>,
+}
+
+impl Replicator {
+    /// Starts the jobs on a thread of their own. They connect when they need to.
+    ///
+    /// # Errors
+    ///
+    /// If a URL or a name is not valid, or if the system provides no thread.
+    pub fn start(settings: Settings) -> Result<Self, Error> {
+        settings.validate()?;
+        let background = Arc::new(Background::default());
+        let connection = Connection::to_server(understood(&settings.url)?, Login::OfUrl, background.clone());
+        let local = Local::new(connection, Keys::new(&settings.prefix));
+        let mut streams = Vec::new();
+        for (_, url) in &settings.peers {
+            let connection = DedicatedConnection::to_server(understood(url)?, Login::OfUrl);
+            streams.push(Stream::new(connection, &settings));
+        }
+        let peers = streams.iter().map(|_| Mutex::default()).collect();
+        let (changed, flusher) = (Notify::new(), Mutex::default());
+        let shared = Arc::new(Shared { settings, local, changed, flusher, peers });
+        let mut this = Self { shared: shared.clone(), jobs: Vec::new() };
+        let no_thread = || Error::unavailable("the system provides no thread for the replicator");
+        this.jobs.push(background.spawn(flusher::run(shared.clone())).ok_or_else(no_thread)?);
+        for (peer, stream) in streams.into_iter().enumerate() {
+            let reader = Reader::new(shared.clone(), peer, stream);
+            this.jobs.push(background.spawn(reader.run()).ok_or_else(no_thread)?);
+        }
+        Ok(this)
+    }
+
+    /// Tells the flusher that this process has added changes to the outbox. Does not wait.
+    pub fn wake(&self) {
+        self.shared.changed.notify_one();
+    }
+
+    /// Returns the state of the outbox and of the peers.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let names = self.shared.settings.peers.iter().map(|(name, _)| name);
+        let after = self.shared.settings.cut_off_after;
+        let peers = names.zip(&self.shared.peers).map(|(name, state)| lock(state).status(name, after));
+        let peers = peers.collect();
+        let flusher = lock(&self.shared.flusher);
+        Status { outbox: flusher.left, error: flusher.error.clone(), peers }
+    }
+}
+
+impl Drop for Replicator {
+    fn drop(&mut self) {
+        self.jobs.iter().for_each(JoinHandle::abort);
+    }
+}
+
+impl fmt::Debug for Replicator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Replicator").field("settings", &self.shared.settings).finish_non_exhaustive()
+    }
+}
+
+fn understood(url: &str) -> Result<ConnectionInfo, Error> {
+    let shown = RedactedUrl::new(url);
+    // The error of the parser may quote the password.
+    url.into_connection_info().map_err(|_| {
+        Error::config(format!(
+            "the Redis URL {shown} cannot be used: it should look like redis://127.0.0.1:6379"
+        ))
+    })
+}

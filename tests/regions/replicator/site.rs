@@ -1,0 +1,180 @@
+//! A region for tests of the replicator: its Redis, its takes, and what it has counted.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use redis::{Connection, Value};
+use tidegate::regions::reference::gossip::Gossip;
+use tidegate::regions::reference::{Checks, Cursor, Id};
+use tidegate::regions::replicator::{PeerStatus, Replicator, Settings};
+use tidegate::regions::script::{Keys, cursor_of, taken};
+use tidegate::{Quota, Rate};
+use tidegate_testkit::Server;
+
+use crate::support::fixture::soon;
+use crate::support::script::connect;
+
+const PREFIX: &str = "tidegate:1:regions";
+const STATES: &str = "state:";
+const NAMES: [&str; 3] = ["eu", "us", "ap"];
+const LIMIT: u64 = 100_000;
+
+/// Units by gate and key.
+pub type Units = BTreeMap<(usize, String), u64>;
+
+/// An entry with its fields, as the server stores it.
+pub type Stored = (String, Vec<(Vec<u8>, Vec<u8>)>);
+
+pub struct Site {
+    pub name: &'static str,
+    pub server: Server,
+    pub connection: Connection,
+}
+
+/// Returns a gate of each algorithm, so slow that no unit becomes available during a test.
+pub fn gates() -> [Gossip; 5] {
+    let year = Duration::from_secs(365 * 24 * 3_600);
+    let quotas = [
+        Quota::token_bucket(LIMIT, Rate::new(LIMIT, 8 * year)),
+        Quota::leaky_bucket(LIMIT, Rate::new(LIMIT, 8 * year)),
+        Quota::fixed_window(LIMIT, year).aligned_to_clock(),
+        Quota::sliding_log(LIMIT, year),
+        // The longest window for this limit.
+        Quota::sliding_counter(LIMIT, Duration::from_secs(12 * 3_600)),
+    ];
+    quotas.map(|quota| Gossip::new(quota, 3).unwrap())
+}
+
+pub fn keys() -> Keys {
+    Keys::new(PREFIX)
+}
+
+pub fn key(gate: usize, subject: &str) -> String {
+    format!("{STATES}{gate}:{subject}")
+}
+
+/// Starts the servers of this many regions.
+pub fn sites(count: usize) -> Vec<Site> {
+    NAMES[..count].iter().map(|name| Site::start(name)).collect()
+}
+
+/// Returns the settings of the region at this index, which flushes often.
+pub fn settings(sites: &[Site], index: usize) -> Settings {
+    let urls: Vec<&str> = sites.iter().map(|site| site.server.url()).collect();
+    settings_of(&urls, index)
+}
+
+pub fn settings_of(urls: &[&str], index: usize) -> Settings {
+    let mut settings = Settings::new(NAMES[index], urls[index], PREFIX, STATES);
+    settings.flush_every = Duration::from_millis(5);
+    let peers = (0..urls.len()).filter(|peer| *peer != index);
+    peers.fold(settings, |settings, peer| settings.peer(NAMES[peer], urls[peer]))
+}
+
+/// Starts a replicator in each region.
+pub fn replicate(sites: &[Site]) -> Vec<Replicator> {
+    (0..sites.len()).map(|index| Replicator::start(settings(sites, index)).unwrap()).collect()
+}
+
+/// Returns the state of a peer.
+pub fn status(replicator: &Replicator, peer: &str) -> PeerStatus {
+    replicator.status().peers.into_iter().find(|status| status.name == peer).unwrap()
+}
+
+/// Waits until each region has read the streams of the others to their ends, and asserts that it has counted exactly
+/// these units.
+pub async fn assert_converged(sites: &mut [Site], units: &Units) {
+    wait_until_read(sites).await;
+    for site in sites {
+        assert_eq!(site.used(units.keys()), *units, "{}", site.name);
+    }
+}
+
+/// Waits until nothing waits in an outbox or a stream.
+pub async fn wait_until_read(sites: &mut [Site]) {
+    soon("all regions have read all streams", async || {
+        let outboxes = sites.iter_mut().map(|site| site.outbox()).sum::<u64>();
+        let ends: Vec<(&str, Id)> = sites.iter_mut().map(|site| (site.name, site.end())).collect();
+        outboxes == 0 && sites.iter_mut().all(|site| site.has_read(&ends))
+    })
+    .await;
+}
+
+/// Adds the units of these charges.
+pub fn add(units: &mut Units, gate: usize, subject: &str, charged: u64) {
+    *units.entry((gate, subject.to_owned())).or_default() += charged;
+}
+
+impl Site {
+    fn start(name: &'static str) -> Self {
+        let server = Server::process(&[]).unwrap();
+        Self { name, connection: connect(server.url()), server }
+    }
+
+    fn take(&mut self, gate: usize, subject: &str, checks: Checks) -> tidegate::regions::reference::Taken {
+        let gossip = gates()[gate];
+        let call = keys().take(&gossip, &[(&key(gate, subject), checks)], None);
+        let mut command = redis::cmd("EVAL");
+        command.arg(call.script.text).arg(call.keys.len()).arg(&call.keys).arg(&call.args);
+        let reply: Value = command.query(&mut self.connection).unwrap();
+        taken(&gossip, &[checks], &reply).unwrap().remove(0).unwrap()
+    }
+
+    /// Makes a check, which must be admitted.
+    pub fn charge(&mut self, gate: usize, subject: &str, cost: u64) {
+        assert_eq!(self.take(gate, subject, Checks { n: 1, cost, max_delay: None }).k, 1);
+    }
+
+    /// Makes a charge, and adds it to these units.
+    pub fn charge_into(&mut self, units: &mut Units, gate: usize, subject: &str, cost: u64) {
+        self.charge(gate, subject, cost);
+        add(units, gate, subject, cost);
+    }
+
+    /// Returns the units that a key has used in this region.
+    pub fn used_by(&mut self, gate: usize, subject: &str) -> u64 {
+        LIMIT - self.take(gate, subject, Checks { n: 0, cost: 1, max_delay: None }).answer(0).remaining
+    }
+
+    fn used<'u>(&mut self, of: impl Iterator<Item = &'u (usize, String)>) -> Units {
+        of.map(|(gate, subject)| ((*gate, subject.clone()), self.used_by(*gate, subject))).collect()
+    }
+
+    pub fn outbox(&mut self) -> u64 {
+        redis::cmd("HLEN").arg(keys().outbox).query(&mut self.connection).unwrap()
+    }
+
+    /// Returns the ID of the newest entry of the stream.
+    pub fn end(&mut self) -> Id {
+        let newest: Vec<Stored> = redis::cmd("XREVRANGE")
+            .arg(keys().stream)
+            .arg(&["+", "-", "COUNT", "1"])
+            .query(&mut self.connection)
+            .unwrap();
+        let Some((id, _)) = newest.first() else { return (0, 0) };
+        let (ms, sequence) = id.split_once('-').unwrap();
+        (ms.parse().unwrap(), sequence.parse().unwrap())
+    }
+
+    pub fn cursor(&mut self, peer: &str) -> Option<Cursor> {
+        let text: Option<String> =
+            redis::cmd("GET").arg(keys().cursor(peer)).query(&mut self.connection).unwrap();
+        text.map(|text| cursor_of(&text).unwrap())
+    }
+
+    fn has_read(&mut self, ends: &[(&str, Id)]) -> bool {
+        let own = self.name;
+        let mut peers = ends.iter().copied().filter(|(peer, _)| *peer != own);
+        peers.all(|(peer, end)| self.cursor(peer).is_some_and(|cursor| cursor.position.1 >= end))
+    }
+
+    /// Appends an entry as a hostile region could.
+    pub fn append(&mut self, pairs: &[(&[u8], &[u8])]) {
+        let mut command = redis::cmd("XADD");
+        command.arg(keys().stream).arg("*");
+        for (field, amount) in pairs {
+            command.arg(*field).arg(*amount);
+        }
+        command.exec(&mut self.connection).unwrap();
+    }
+}
