@@ -36,12 +36,6 @@ fn spawn(server: &Server, namespace: &str, role: &str) -> Instance {
     Instance::spawn(TEST, JOB, &[server.url(), namespace, role])
 }
 
-fn signal(instance: &Instance, signal: &str) {
-    let process = instance.process.id().unwrap().to_string();
-    let status = std::process::Command::new("kill").args([signal, &process]).status().unwrap();
-    assert!(status.success());
-}
-
 #[tokio::test]
 async fn units_of_a_killed_process_are_free_after_the_time_to_live() {
     let server = Server::process(&[]).unwrap();
@@ -61,10 +55,10 @@ async fn stopped_process_frees_no_unit_of_others_when_it_continues() {
     let (namespace, gate) = with_gate(&server);
     let mut stopped = spawn(&server, &namespace, "hold");
     assert_eq!(stopped.says().await, json!({"held": LIMIT}));
-    signal(&stopped, "-STOP");
+    stopped.signal("-STOP");
     let waited = gate.acquire("x").cost(LIMIT).max_wait(2 * PATIENCE).await.unwrap();
     let permit = waited.permit().expect("the units of a stopped process lapse");
-    signal(&stopped, "-CONT");
+    stopped.signal("-CONT");
     stopped.start().await;
     assert_eq!(stopped.says().await, json!({"released": LIMIT}));
     for _ in 0..20 {
@@ -118,11 +112,11 @@ async fn storm(killed: usize, is_one_stopped: bool) {
     let stop = async {
         let Some(stopped) = stopped else { return };
         more_are_acquired(of_stopped).await;
-        signal(stopped, "-STOP");
+        stopped.signal("-STOP");
         // Others are given its units while it is not live.
         forget(of_stopped, stopped.process.id().unwrap()).await;
         tokio::time::sleep(TTL + Duration::from_secs(1)).await;
-        signal(stopped, "-CONT");
+        stopped.signal("-CONT");
     };
     tokio::join!(kill, stop);
     more_are_acquired(of_killed).await;

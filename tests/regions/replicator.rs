@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use tidegate::regions::replicator::{BEAT, Replicator, Settings};
 
-use self::site::{Units, assert_converged, replicate, settings, settings_of, sites, status};
-use crate::support::fixture::{HANGS, closed_port, soon};
+use self::site::{Site, Units, assert_converged, replicate, settings, settings_of, sites, status};
+use crate::support::fixture::{HANGS, calls, closed_port, soon};
 
 /// Makes charges of each algorithm in each region.
-fn charge_all(sites: &mut [site::Site], units: &mut Units, rounds: u64) {
+fn charge_all(sites: &mut [Site], units: &mut Units, rounds: u64) {
     for round in 0..rounds {
         for (index, site) in sites.iter_mut().enumerate() {
             for gate in 0..site::gates().len() {
@@ -62,7 +62,7 @@ async fn many_replicators_of_three_regions_apply_each_charge_once() {
 }
 
 /// Waits until each region has a cursor in the stream of each other one.
-async fn wait_for_cursors(sites: &mut [site::Site]) {
+async fn wait_for_cursors(sites: &mut [Site]) {
     let names: Vec<&str> = sites.iter().map(|site| site.name).collect();
     soon("each region has its cursors", async || {
         sites.iter_mut().all(|site| {
@@ -71,6 +71,52 @@ async fn wait_for_cursors(sites: &mut [site::Site]) {
         })
     })
     .await;
+}
+
+#[tokio::test]
+async fn entries_of_many_keys_are_applied_in_parts() {
+    let mut sites = sites(2);
+    let reader = Replicator::start(settings(&sites, 0)).unwrap();
+    let writer = Replicator::start(settings(&sites, 1)).unwrap();
+    wait_for_cursors(&mut sites).await;
+    drop(writer);
+    let mut units = Units::new();
+    for subject in 0..1_000 {
+        sites[1].charge_into(&mut units, subject % 5, &subject.to_string(), 1);
+    }
+    let _writer = Replicator::start(settings(&sites, 1)).unwrap();
+    assert_converged(&mut sites, &units).await;
+    soon("all are counted", async || status(&reader, "us").applied == 1_000).await;
+    let entries: u64 = redis::cmd("XLEN").arg(site::keys().stream).query(&mut sites[1].connection).unwrap();
+    assert!((8..20).contains(&entries), "{entries} entries");
+}
+
+#[tokio::test]
+async fn idle_replicator_sends_few_commands() {
+    let mut sites = sites(2);
+    let of = |index| {
+        let mut settings = settings(&sites, index);
+        settings.flush_every = Duration::from_millis(50);
+        Replicator::start(settings).unwrap()
+    };
+    let replicators = [of(0), of(1)];
+    wait_for_cursors(&mut sites).await;
+    // A flush and an application of a beat; the read of the other region.
+    let commands = ["evalsha", "xread", "hset", "mget", "xinfo|stream"];
+    let counts = || commands.map(|command| calls(&sites[0].server, command));
+    let (before, start) = (counts(), Instant::now());
+    let first = status(&replicators[0], "us").heard_us.unwrap_or_default();
+    soon("some beats have passed", async || {
+        status(&replicators[0], "us").heard_us.unwrap_or_default() > first + 6 * BEAT.as_micros() as u64
+    })
+    .await;
+    let most = start.elapsed().as_secs() + 2;
+    let sent: Vec<u64> = counts().iter().zip(before).map(|(after, before)| after - before).collect();
+    eprintln!("{commands:?}: {sent:?} in {:?}", start.elapsed());
+    // Of these per second at most 4, 2, 2, 2 and 1; HSET also counts those of scripts.
+    for (sent, per_second) in sent.into_iter().zip([4, 2, 4, 2, 1]) {
+        assert!(sent <= per_second * most, "{sent} of {per_second} per second");
+    }
 }
 
 #[tokio::test]

@@ -58,10 +58,14 @@ async fn kill_replicators_of(regions: usize, kills: u32) {
     let start = Instant::now();
     for _ in 0..kills {
         let victim = rand::rng().random_range(0..fleet.len());
+        // Another one sleeps meanwhile, and wakes up with an old read.
+        let sleeper = (victim + 1) % fleet.len();
+        fleet[sleeper].signal("-STOP");
         fleet[victim].process.kill().await.unwrap();
         fleet[victim] = spawn(&urls, victim % regions).await;
         let pause = rand::rng().random_range(0..20);
         tokio::time::sleep(Duration::from_millis(pause)).await;
+        fleet[sleeper].signal("-CONT");
     }
     stop.store(true, Ordering::Relaxed);
     let (mut sites, units) = traffic.await.unwrap();

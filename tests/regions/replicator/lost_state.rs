@@ -88,6 +88,28 @@ async fn emptied_peer_begins_a_new_epoch_and_is_read_on() {
 }
 
 #[tokio::test]
+async fn replication_goes_on_after_a_redis_is_killed_and_starts_empty() {
+    let mut sites = sites(2);
+    let replicators = replicate(&sites);
+    wait_for_cursors(&mut sites).await;
+    let mut units = Units::new();
+    charge_all(&mut sites, &mut units, 1);
+    assert_converged(&mut sites, &units).await;
+    for killed in [0, 1] {
+        let other = 1 - killed;
+        sites[killed].restart();
+        wait_for_cursors(&mut sites).await;
+        let name = sites[killed].name;
+        soon("the loss is counted", async || status(&replicators[other], name).rewound == 1).await;
+        let before = [0, 1].map(|index| sites[index].used_by(0, "ann"));
+        sites[0].charge(0, "ann", 3);
+        sites[1].charge(0, "ann", 4);
+        wait_until_read(&mut sites).await;
+        assert_eq!([0, 1].map(|index| sites[index].used_by(0, "ann")), before.map(|used| used + 7));
+    }
+}
+
+#[tokio::test]
 async fn failover_that_loses_the_end_of_a_stream_is_rewound_once() {
     let mut sites = sites(2);
     let replicators = replicate(&sites);

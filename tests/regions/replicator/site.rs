@@ -111,6 +111,12 @@ impl Site {
         Self { name, connection: connect(server.url()), server }
     }
 
+    /// Kills the server, and starts an empty one.
+    pub fn restart(&mut self) {
+        self.server.restart().unwrap();
+        self.connection = connect(self.server.url());
+    }
+
     fn take(&mut self, gate: usize, subject: &str, checks: Checks) -> tidegate::regions::reference::Taken {
         let gossip = gates()[gate];
         let call = keys().take(&gossip, &[(&key(gate, subject), checks)], None);

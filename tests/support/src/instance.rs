@@ -36,6 +36,13 @@ impl Instance {
         self.stdin.write_all(b"go\n").await.unwrap();
     }
 
+    /// Sends a signal to the process, such as `-STOP`.
+    pub fn signal(&self, signal: &str) {
+        let process = self.process.id().unwrap().to_string();
+        let status = std::process::Command::new("kill").args([signal, &process]).status().unwrap();
+        assert!(status.success());
+    }
+
     /// Returns the next line of JSON from the output of the process, which also contains output of the test
     /// runner.
     pub async fn says(&mut self) -> Value {
