@@ -18,6 +18,8 @@
 //! - **A peer is trusted with the state of replicated gates only.** It can charge, block and reset any key of theirs, under
 //!   any quota: so it can deny all checks of these gates, and admit any. It cannot name other keys, and texts that tidegate does
 //!   not write are skipped and counted. It decides what its own stream holds: with a late ID, nothing of it is read again.
+//! - **Rights at a peer**: GET, HSET, PING, TIME, XINFO and XREAD, on the keys of replication. A peer that refuses HSET alone is
+//!   read, and the refusal is reported.
 //! - **Peers are independent.** Each reader has a connection of its own, reconnects with exponential backoff up to 1 s, and holds
 //!   at most one read. No check waits for a reader.
 //!

@@ -35,6 +35,8 @@ pub(super) struct Stream {
     regions: u64,
     /// The name of this region.
     reader: String,
+    /// The most entries of the next read. A read that failed may have been too large for the network and the deadline.
+    most: usize,
 }
 
 /// The result of a read.
@@ -73,12 +75,26 @@ impl Stream {
             states: settings.states.clone(),
             regions: settings.peers.len() as u64 + 1,
             reader: settings.region.clone(),
+            most: MAX_ENTRIES,
         }
     }
 
     /// Reads entries after a cursor, from the beginning without one. Waits for the next one if there is none. One
     /// connection runs the commands in this order, so that the end of the stream is not later than its entries.
     pub(super) async fn read(&mut self, cursor: Option<&Cursor>, with_info: bool) -> Result<Reading, Error> {
+        let most = self.most;
+        self.most = (most / 2).max(1);
+        let reading = self.read_at_most(most, cursor, with_info).await?;
+        self.most = (most * 2).min(MAX_ENTRIES);
+        Ok(reading)
+    }
+
+    async fn read_at_most(
+        &mut self,
+        most: usize,
+        cursor: Option<&Cursor>,
+        with_info: bool,
+    ) -> Result<Reading, Error> {
         let mut commands = redis::pipe();
         if let Some(cursor) = cursor {
             commands.cmd("HSET").arg(&self.keys.acks).arg(&self.reader).arg(position_text(cursor.position));
@@ -88,7 +104,7 @@ impl Stream {
             commands.cmd("XINFO").arg("STREAM").arg(&self.keys.stream);
         }
         let after = cursor.map_or((0, 0), |cursor| cursor.position.1);
-        commands.cmd("XREAD").arg("COUNT").arg(MAX_ENTRIES).arg("BLOCK").arg(BEAT.as_millis() as u64);
+        commands.cmd("XREAD").arg("COUNT").arg(most).arg("BLOCK").arg(BEAT.as_millis() as u64);
         commands.arg("STREAMS").arg(&self.keys.stream).arg(id_text(after));
         commands.cmd("TIME");
         let mut replies = self.connection.send(&commands, DEADLINE).await?.into_iter();
@@ -107,7 +123,7 @@ impl Stream {
         let raw = found.into_iter().flatten().flat_map(|(_, entries)| entries);
         let entries: Vec<_> =
             raw.map(|entry| self.entry(entry)).collect::<Option<_>>().ok_or_else(|| unexpected("read"))?;
-        let is_complete = entries.len() < MAX_ENTRIES;
+        let is_complete = entries.len() < most;
         Ok(Reading { epoch, info, entries, is_complete, peer_us, refused })
     }
 

@@ -61,6 +61,23 @@ async fn charges_count_once_while_connections_end_at_any_byte() {
 }
 
 #[tokio::test]
+async fn backlog_is_read_over_connections_that_end_before_all_of_it_is_sent() {
+    let mut sites = sites(2);
+    let (proxies, replicators) = behind_proxies(&sites);
+    wait_for_cursors(&mut sites).await;
+    proxies[1].set(Fault::Refuse);
+    let mut units = Units::new();
+    for subject in 0..5_000 {
+        sites[1].charge_into(&mut units, 0, &subject.to_string(), 1);
+    }
+    soon("the backlog is in the stream", async || sites[1].outbox() == 0).await;
+    // About three entries of 128 changes.
+    proxies[1].set(Fault::Cut(40_000));
+    assert_converged(&mut sites, &units).await;
+    eprintln!("{} connections, {:?}", proxies[1].counts().connections, status(&replicators[0], "us"));
+}
+
+#[tokio::test]
 async fn cut_in_one_direction_heals_without_a_loss() {
     let mut sites = sites(2);
     let (proxies, replicators) = behind_proxies(&sites);

@@ -1,8 +1,8 @@
-//! Entries that tidegate does not write.
+//! Entries that tidegate does not write, and servers that refuse a command.
 
 use tidegate::regions::replicator::Replicator;
 
-use super::site::{self, key, replicate, settings, sites, status};
+use super::site::{self, key, replicate, settings, settings_of, sites, status};
 use super::wait_for_cursors;
 use crate::support::fixture::soon;
 
@@ -89,4 +89,26 @@ async fn corrupt_text_is_an_error_until_it_is_gone() {
     .await;
     redis::cmd("DEL").arg(site::keys().cursor("us")).exec(&mut sites[0].connection).unwrap();
     soon("it is no error", async || status(&replicator, "us").error.is_none()).await;
+}
+
+#[tokio::test]
+async fn peer_that_refuses_acknowledgements_is_read() {
+    let mut sites = sites(2);
+    let rights = ["+get", "+ping", "+time", "+xinfo", "+xread"];
+    let user = ["ACL", "SETUSER", "reader", "on", ">secret", "~tidegate:1:regions:*"];
+    sites[1].server.cli(&[&user[..], &rights].concat()).unwrap();
+    let url = sites[1].server.url().replace("redis://", "redis://reader:secret@");
+    let replicator = Replicator::start(settings_of(&[sites[0].server.url(), &url], 0)).unwrap();
+    let _peer = Replicator::start(settings(&sites, 1)).unwrap();
+    wait_for_cursors(&mut sites).await;
+    sites[1].charge(0, "ann", 3);
+    soon("the charge arrives", async || sites[0].used_by(0, "ann") == 3).await;
+    soon("the refusal is reported", async || {
+        let error = status(&replicator, "us").error.map(|error| error.to_string());
+        error.is_some_and(|error| error.contains("hset") && !error.contains("secret"))
+    })
+    .await;
+    sites[1].server.cli(&["ACL", "SETUSER", "reader", "+hset"]).unwrap();
+    soon("nothing is missing", async || status(&replicator, "us").error.is_none()).await;
+    assert!(!status(&replicator, "us").is_cut_off);
 }
