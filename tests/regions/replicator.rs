@@ -42,6 +42,22 @@ async fn two_regions_count_the_same_units() {
 }
 
 #[tokio::test]
+async fn regions_replicate_over_both_versions_of_the_protocol() {
+    let mut sites = sites(2);
+    let urls = sites.iter().map(|site| format!("{}?protocol=resp3", site.server.url()));
+    let urls: Vec<String> = urls.collect();
+    let new = Replicator::start(settings_of(&[&urls[0], &urls[1]], 0)).unwrap();
+    let old = Replicator::start(settings(&sites, 1)).unwrap();
+    wait_for_cursors(&mut sites).await;
+    let mut units = Units::new();
+    charge_all(&mut sites, &mut units, 10);
+    assert_converged(&mut sites, &units).await;
+    for (replicator, peer) in [(new, "us"), (old, "eu")] {
+        soon("no error is left", async || status(&replicator, peer).error.is_none()).await;
+    }
+}
+
+#[tokio::test]
 async fn many_replicators_of_three_regions_apply_each_charge_once() {
     let mut sites = sites(3);
     let replicators: Vec<Replicator> = (0..4).flat_map(|_| replicate(&sites)).collect();
