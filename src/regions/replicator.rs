@@ -23,7 +23,7 @@
 //! - **Peers are independent.** Each reader has a connection of its own, reconnects with exponential backoff up to 1 s, and holds
 //!   at most one read. No check waits for a reader.
 //!
-//! The flusher moves changes of this process into the stream within [`Settings::flush_every`]. It looks after those of other
+//! The flusher moves changes of this process into the stream within [`ReplicatorSettings::flush_every`]. It looks after those of other
 //! processes ten times less often.
 
 mod flusher;
@@ -43,7 +43,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use self::local::Local;
-use self::reader::Reader;
+use self::reader::PeerReader;
 use self::status::{FlusherState, PeerState};
 pub use self::status::{PeerStatus, Status};
 pub use self::stream::BEAT;
@@ -57,7 +57,7 @@ use crate::runtime::sync::{Mutex, lock};
 
 /// The settings of a replicator. All regions have the same prefix and states.
 #[derive(Clone)]
-pub struct Settings {
+pub struct ReplicatorSettings {
     /// The name of this region.
     pub region: String,
     /// The URL of its Redis.
@@ -78,7 +78,7 @@ pub struct Settings {
     pub max_entries: usize,
 }
 
-impl Settings {
+impl ReplicatorSettings {
     /// Makes settings with the defaults: 50 ms, 2 s, an hour, and 100,000 entries.
     #[must_use]
     pub fn new(region: &str, url: &str, prefix: &str, states: &str) -> Self {
@@ -131,10 +131,10 @@ impl Settings {
 }
 
 /// Shows no passwords.
-impl fmt::Debug for Settings {
+impl fmt::Debug for ReplicatorSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> = self.names().collect();
-        f.debug_struct("Settings")
+        f.debug_struct("ReplicatorSettings")
             .field("regions", &names)
             .field("prefix", &self.prefix)
             .finish_non_exhaustive()
@@ -149,7 +149,7 @@ pub struct Replicator {
 
 /// The state of all jobs.
 struct Shared {
-    settings: Settings,
+    settings: ReplicatorSettings,
     local: Local,
     changed: Notify,
     flusher: Mutex<FlusherState>,
@@ -163,7 +163,7 @@ impl Replicator {
     /// # Errors
     ///
     /// If a URL or a name is not valid, or if the system provides no thread.
-    pub fn start(settings: Settings) -> Result<Self, Error> {
+    pub fn start(settings: ReplicatorSettings) -> Result<Self, Error> {
         settings.validate()?;
         let background = Arc::new(Background::default());
         let connection = Connection::to_server(understood(&settings.url)?, Login::OfUrl, background.clone());
@@ -180,7 +180,7 @@ impl Replicator {
         let no_thread = || Error::unavailable("the system provides no thread for the replicator");
         this.jobs.push(background.spawn(flusher::run(shared.clone())).ok_or_else(no_thread)?);
         for (peer, stream) in streams.into_iter().enumerate() {
-            let reader = Reader::new(shared.clone(), peer, stream);
+            let reader = PeerReader::new(shared.clone(), peer, stream);
             this.jobs.push(background.spawn(reader.run()).ok_or_else(no_thread)?);
         }
         Ok(this)

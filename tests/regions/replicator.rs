@@ -8,7 +8,7 @@ mod site;
 
 use std::time::{Duration, Instant};
 
-use tidegate::regions::replicator::{BEAT, Replicator, Settings};
+use tidegate::regions::replicator::{BEAT, Replicator, ReplicatorSettings};
 
 use self::site::{Site, Units, assert_converged, replicate, settings, settings_of, sites, status};
 use crate::support::fixture::{HANGS, calls, closed_port, soon};
@@ -208,7 +208,7 @@ async fn replicator_ends_when_it_is_dropped_without_a_wait() {
 #[test]
 fn settings_that_let_a_peer_change_cursors_are_rejected() {
     let url = "redis://user:secret@127.0.0.1:1";
-    let of = |prefix, states| Settings::new("eu", url, prefix, states).peer("us", url);
+    let of = |prefix, states| ReplicatorSettings::new("eu", url, prefix, states).peer("us", url);
     for (settings, cause) in [
         (of("tidegate:1:regions", "tidegate:1:"), "a peer may not name both"),
         (of("tidegate:1:regions", ""), "a peer may not name both"),

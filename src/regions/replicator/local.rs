@@ -21,7 +21,7 @@ pub(super) struct Local {
 }
 
 /// The state of a peer in this region before a read.
-pub(super) struct Before {
+pub(super) struct KnownPeer {
     pub(super) cursor: Option<Cursor>,
     /// The server's time, in µs since 1970.
     pub(super) now_us: u64,
@@ -36,7 +36,7 @@ impl Local {
         Self { connection, keys }
     }
 
-    pub(super) async fn before(&self, peer: &str) -> Result<Before, Error> {
+    pub(super) async fn before(&self, peer: &str) -> Result<KnownPeer, Error> {
         let at = Instant::now();
         let key = self.keys.cursor(peer);
         let mut cursor = redis::cmd("MGET");
@@ -57,7 +57,7 @@ impl Local {
                 ))
             })?),
         };
-        Ok(Before { cursor, now_us: time_us(time), heard_us: heard.into_iter().next().flatten(), at })
+        Ok(KnownPeer { cursor, now_us: time_us(time), heard_us: heard.into_iter().next().flatten(), at })
     }
 
     /// Applies a part of a peer's stream, unless another replicator has moved the cursor. After a lost reply, the

@@ -16,7 +16,7 @@ pub(super) struct Losses {
 }
 
 /// The result of a read, besides its entries.
-pub(super) struct Found {
+pub(super) struct Findings {
     /// The cursor with which it began.
     pub(super) cursor: Cursor,
     /// Whether the peer has lost its stream, or the end of it.
@@ -29,7 +29,7 @@ pub(super) struct Found {
 
 impl Losses {
     /// Finds the losses that a read shows which began with this cursor.
-    pub(super) fn find(&mut self, expected: Option<Cursor>, reading: &Reading) -> Found {
+    pub(super) fn find(&mut self, expected: Option<Cursor>, reading: &Reading) -> Findings {
         let after = expected.map_or((0, 0), |cursor| cursor.position.1);
         let end = reading.info.as_ref().map_or(after, |info| info.end);
         let (cursor, is_lost) = Cursor::resume(expected, reading.epoch, end);
@@ -54,11 +54,11 @@ impl Losses {
             }
             _ => known.map(|known| known + missing + reading.entries.len() as u64),
         };
-        Found { cursor, is_rewound, is_gap: missing > 0, added }
+        Findings { cursor, is_rewound, is_gap: missing > 0, added }
     }
 
     /// Notes that a read was applied up to this position, which is its end.
-    pub(super) fn note_applied(&mut self, end: Position, found: &Found) {
+    pub(super) fn note_applied(&mut self, end: Position, found: &Findings) {
         self.counted = found.added.map(|added| (end, added));
     }
 }

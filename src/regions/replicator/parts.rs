@@ -1,16 +1,16 @@
 //! A read, in parts that are applied one after the other.
 
 use super::flusher::MAX_CHANGES;
-use super::local::Before;
+use super::local::KnownPeer;
 use super::stream::Reading;
 use crate::regions::reference::{Batch, Cursor};
 
 /// A part of a read, and how many changes in it were skipped.
-pub(super) type Part = (Batch, u64);
+pub(super) type ReadPart = (Batch, u64);
 
 /// Cuts a read into whole entries with at most [`MAX_CHANGES`] changes in sum. `cursor` is that of the read. There is a
 /// part even without an entry: it says that the peer was heard of.
-pub(super) fn parts(before: &Before, cursor: Cursor, reading: Reading) -> Vec<Part> {
+pub(super) fn parts(before: &KnownPeer, cursor: Cursor, reading: Reading) -> Vec<ReadPart> {
     let Reading { entries, is_complete, peer_us, .. } = reading;
     let part = |expected: Option<Cursor>, next: Cursor| Batch {
         expected,
@@ -62,7 +62,7 @@ mod tests {
             (Entry { id: (id, 0), changes: (0..changes).map(change).collect() }, skipped)
         });
         let entries = entries.collect();
-        let before = Before { cursor: Some(cursor), now_us: 9, heard_us: None, at: Instant::now() };
+        let before = KnownPeer { cursor: Some(cursor), now_us: 9, heard_us: None, at: Instant::now() };
         let reading = Reading { epoch: 7, info: None, entries, is_complete: true, peer_us: 8, refused: None };
         let (batches, skips): (Vec<_>, Vec<_>) = parts(&before, cursor, reading).into_iter().unzip();
         let changes = |batch: &Batch| batch.entries.iter().map(|entry| entry.changes.len()).sum();

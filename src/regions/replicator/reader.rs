@@ -19,7 +19,7 @@ use crate::runtime::sync::{MutexGuard, lock};
 /// The time between two looks at the figures of a stream: a failover may have lost its end, and then XREAD is silent.
 const CHECK: Duration = Duration::from_secs(1);
 
-pub(super) struct Reader {
+pub(super) struct PeerReader {
     shared: Arc<Shared>,
     /// The index of the peer.
     peer: usize,
@@ -28,7 +28,7 @@ pub(super) struct Reader {
     losses: Losses,
 }
 
-impl Reader {
+impl PeerReader {
     pub(super) fn new(shared: Arc<Shared>, peer: usize, stream: Stream) -> Self {
         Self { shared, peer, stream, checked: None, losses: Losses::default() }
     }

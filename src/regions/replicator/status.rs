@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::local::Before;
+use super::local::KnownPeer;
 use crate::error::Error;
 
 /// The state of replication. Counters are those of this replicator since its start.
@@ -30,7 +30,7 @@ pub struct PeerStatus {
     pub heard_us: Option<u64>,
     /// The time since then.
     pub silent: Option<Duration>,
-    /// Whether it is silent for longer than [`Settings::cut_off_after`](super::Settings::cut_off_after).
+    /// Whether it is silent for longer than [`ReplicatorSettings::cut_off_after`](super::ReplicatorSettings::cut_off_after).
     pub is_cut_off: bool,
     /// The age of the oldest change of the last read that had any, by the clock of the peer at the end of the read.
     pub staleness: Option<Duration>,
@@ -75,7 +75,7 @@ pub(super) struct PeerState {
 
 impl PeerState {
     /// Notes the time that a replicator of this region has stored last.
-    pub(super) fn note_stored(&mut self, before: &Before) {
+    pub(super) fn note_stored(&mut self, before: &KnownPeer) {
         self.heard = before.heard_us.map(|heard_us| {
             let ago = Duration::from_micros(before.now_us.saturating_sub(heard_us));
             (heard_us, before.at.checked_sub(ago).unwrap_or(before.at))
@@ -83,7 +83,7 @@ impl PeerState {
     }
 
     /// Notes that a read after this instant was applied, and reached the end of the stream.
-    pub(super) fn note_heard(&mut self, before: &Before) {
+    pub(super) fn note_heard(&mut self, before: &KnownPeer) {
         self.heard = Some((before.now_us, before.at));
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::{FromRedisValue, ServerErrorKind, Value};
 
-use super::Settings;
+use super::ReplicatorSettings;
 use super::flusher::MAX_CHANGES;
 use super::local::{time_us, unexpected};
 use crate::connection::{DedicatedConnection, words};
@@ -68,7 +68,7 @@ pub(super) struct Info {
 type RawEntry = (String, Vec<(Vec<u8>, Vec<u8>)>);
 
 impl Stream {
-    pub(super) fn new(connection: DedicatedConnection, settings: &Settings) -> Self {
+    pub(super) fn new(connection: DedicatedConnection, settings: &ReplicatorSettings) -> Self {
         Self {
             connection,
             keys: Keys::new(&settings.prefix),

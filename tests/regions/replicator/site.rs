@@ -1,12 +1,13 @@
 //! A region for tests of the replicator: its Redis, its takes, and what it has counted.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::sync::LazyLock;
+use std::time::{Duration, SystemTime};
 
 use redis::{Connection, Value};
 use tidegate::regions::reference::gossip::Gossip;
 use tidegate::regions::reference::{Checks, Cursor, Id};
-use tidegate::regions::replicator::{PeerStatus, Replicator, Settings};
+use tidegate::regions::replicator::{PeerStatus, Replicator, ReplicatorSettings};
 use tidegate::regions::script::{Keys, cursor_of, taken};
 use tidegate::{Quota, Rate};
 use tidegate_testkit::Server;
@@ -18,6 +19,8 @@ const PREFIX: &str = "tidegate:1:regions";
 const STATES: &str = "state:";
 const NAMES: [&str; 3] = ["eu", "us", "ap"];
 const LIMIT: u64 = 100_000;
+
+static COUNTED: LazyLock<Duration> = LazyLock::new(window_of_counter);
 
 /// Units by gate and key.
 pub type Units = BTreeMap<(usize, String), u64>;
@@ -31,6 +34,14 @@ pub struct Site {
     pub connection: Connection,
 }
 
+/// Returns a window whose edge is far away. Longer ones are too long for the limit.
+#[expect(clippy::disallowed_methods, reason = "chooses a window, and dates nothing")]
+fn window_of_counter() -> Duration {
+    let now_s = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    let to_edge = |window_s: &u64| (now_s % window_s).min(window_s - now_s % window_s);
+    Duration::from_secs([12 * 3_600, 11 * 3_600].into_iter().max_by_key(to_edge).unwrap())
+}
+
 /// Returns a gate of each algorithm, so slow that no unit becomes available during a test.
 pub fn gates() -> [Gossip; 5] {
     let year = Duration::from_secs(365 * 24 * 3_600);
@@ -39,8 +50,7 @@ pub fn gates() -> [Gossip; 5] {
         Quota::leaky_bucket(LIMIT, Rate::new(LIMIT, 8 * year)),
         Quota::fixed_window(LIMIT, year).aligned_to_clock(),
         Quota::sliding_log(LIMIT, year),
-        // The longest window for this limit.
-        Quota::sliding_counter(LIMIT, Duration::from_secs(12 * 3_600)),
+        Quota::sliding_counter(LIMIT, *COUNTED),
     ];
     quotas.map(|quota| Gossip::new(quota, 3).unwrap())
 }
@@ -59,13 +69,13 @@ pub fn sites(count: usize) -> Vec<Site> {
 }
 
 /// Returns the settings of the region at this index, which flushes often.
-pub fn settings(sites: &[Site], index: usize) -> Settings {
+pub fn settings(sites: &[Site], index: usize) -> ReplicatorSettings {
     let urls: Vec<&str> = sites.iter().map(|site| site.server.url()).collect();
     settings_of(&urls, index)
 }
 
-pub fn settings_of(urls: &[&str], index: usize) -> Settings {
-    let mut settings = Settings::new(NAMES[index], urls[index], PREFIX, STATES);
+pub fn settings_of(urls: &[&str], index: usize) -> ReplicatorSettings {
+    let mut settings = ReplicatorSettings::new(NAMES[index], urls[index], PREFIX, STATES);
     settings.flush_every = Duration::from_millis(5);
     let peers = (0..urls.len()).filter(|peer| *peer != index);
     peers.fold(settings, |settings, peer| settings.peer(NAMES[peer], urls[peer]))
