@@ -119,6 +119,6 @@ fn bucket_and_permit(call: &mut Call<'_>) {
     call.command.arg("in_flight").arg(&in_flight().kind().args());
     for number in call.numbers() {
         call.command.arg(1).arg(2);
-        call.command.arg(1).arg(1).arg("").arg(2).arg(1).arg(number + 1).arg(0).arg(0);
+        call.command.arg(1).arg(1).arg("").arg(2).arg(1).arg(number + 1).arg(0);
     }
 }

@@ -23,8 +23,8 @@
 //! - **Peers are independent.** Each reader has a connection of its own, reconnects with exponential backoff up to 1 s, and holds
 //!   at most one read. No check waits for a reader.
 //!
-//! The flusher moves changes of this process into the stream within [`ReplicatorSettings::flush_every`]. It looks after those of other
-//! processes ten times less often.
+//! The flusher moves changes of this process into the stream within [`ReplicatorSettings::flush_every`]. It checks for those of
+//! other processes ten times less often.
 
 mod flusher;
 mod local;

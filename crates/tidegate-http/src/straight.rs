@@ -171,7 +171,7 @@ mod tests {
 
     /// Each case differs from a common one in one setting.
     #[tokio::test]
-    async fn only_the_common_request_is_decided_here() {
+    async fn only_the_common_request_takes_this_path() {
         let bucket = Quota::token_bucket(5, Rate::per_minute(5));
         assert!(is_straight(&layer(bucket), &request()).await);
         assert!(is_straight(&layer(bucket).missing_key(MissingKey::Share), &request()).await);
