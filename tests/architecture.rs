@@ -110,7 +110,7 @@ fn house_is_within_its_budgets() {
     const FLOORS: usize = 12;
     const PUBLIC_FUNCTIONS: usize = 448;
     const LINES: [(&str, usize); 7] = [
-        ("src", 27_077),
+        ("src", 27_145),
         ("crates/tidegate-cli/src", 5_495),
         ("crates/tidegate-console/src", 3_875),
         ("crates/tidegate-http/src", 5_721),

@@ -159,7 +159,7 @@ impl Record {
     /// Charges `units`. With 0 units, repairs a state dated in the future, and an expiry that is too early
     /// for this quota.
     #[inline]
-    fn write(&mut self, quota: &Quota, raw: RawState, units: u64, now: u64) {
+    pub(crate) fn write(&mut self, quota: &Quota, raw: RawState, units: u64, now: u64) {
         quota.kind().write(self, raw, units, now);
     }
 

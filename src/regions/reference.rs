@@ -42,7 +42,7 @@ mod windows;
 use std::collections::BTreeMap;
 
 use self::escrow::{Escrow, Grant};
-use self::gossip::Counts;
+use self::gossip::{Counts, Gossip};
 pub use self::replication::{Change, Cursor, Entry, Field, Id, Mode, Name, Position, Replication, Verb};
 pub use self::windows::Windows;
 use crate::quota::Quota;
@@ -54,6 +54,30 @@ pub struct Checks {
     /// How many.
     pub n: u64,
     /// The units that each consumes, at least 1.
+    pub cost: u64,
+    /// The longest accepted delay, in µs: see [`reference::Item::max_delay`].
+    pub max_delay: Option<u64>,
+}
+
+/// Equal checks that need every item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TakeGroup<'a> {
+    /// How many.
+    pub n: u64,
+    /// At least one. Their keys differ.
+    pub items: Vec<TakeItem<'a>>,
+}
+
+/// A key that each check of a group needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TakeItem<'a> {
+    /// The gate that decides.
+    pub gate: &'a Gossip,
+    /// The key.
+    pub key: &'a str,
+    /// The key of its share: the second state, which decides too while a peer is cut off.
+    pub share: &'a str,
+    /// The units that each check consumes.
     pub cost: u64,
     /// The longest accepted delay, in µs: see [`reference::Item::max_delay`].
     pub max_delay: Option<u64>,
@@ -142,7 +166,7 @@ pub struct Region {
     pub fresh_us: u64,
     /// The outbox, the stream and the cursors.
     pub replication: Replication,
-    /// The keys of gates in the mode gossip.
+    /// The keys of gates in the mode gossip, and their shares.
     pub gossip: BTreeMap<String, gossip::Key>,
     /// The keys of gates in the mode escrow.
     pub escrow: BTreeMap<String, escrow::Key>,
@@ -170,22 +194,43 @@ impl Region {
         self.replication.add(Field { verb, mode: *mode, name, key: key.to_owned() }, amount);
     }
 
-    /// Decides equal checks of a key, and charges the admitted ones. `cut_us` is the local time at which a peer was cut
-    /// off, if one is and the gate has the share policy: see [`Replication::cut_off`]. Escrow does not read it.
+    /// Decides equal checks of a key, and charges the admitted ones. In the mode gossip, as
+    /// [`take_all`](Self::take_all); the share has the name of the key and ` share`. Escrow does not read `cut_us`.
     ///
     /// # Panics
     ///
     /// May panic if the cost is 0 or above the quota's limit.
     pub fn take(&mut self, mode: &Mode, key: &str, checks: Checks, cut_us: Option<u64>, now: u64) -> Taken {
-        let taken = match mode {
-            Mode::Gossip(gossip) => {
-                let (key, counts) = self.gossip_key(key);
-                gossip.take(key, checks, cut_us, now, counts)
+        match mode {
+            Mode::Gossip(gate) => {
+                let (Checks { n, cost, max_delay }, share) = (checks, format!("{key} share"));
+                let items = vec![TakeItem { gate, key, share: &share, cost, max_delay }];
+                self.take_all(&TakeGroup { n, items }, cut_us, now).remove(0)
             }
-            Mode::Escrow(escrow) => escrow.take(self.escrow_key(key), checks, now),
-        };
-        self.send(Verb::Charge, mode, taken.window_us, key, taken.sent);
-        taken
+            Mode::Escrow(escrow) => {
+                let taken = escrow.take(self.escrow_key(key), checks, now);
+                self.send(Verb::Charge, mode, taken.window_us, key, taken.sent);
+                taken
+            }
+        }
+    }
+
+    /// Decides a group in the mode gossip: admits as many checks as each item affords, and charges exactly those to all
+    /// items. Returns the result for each item.
+    ///
+    /// `cut_us` is the local time at which a peer was cut off, if one is and the gates have the share policy: see
+    /// [`Replication::cut_off`]. Then the shares must afford the checks too. A share counts own units, each as often as
+    /// there are regions. At least as much of it is used as a limit used at the cut leaves now.
+    ///
+    /// # Panics
+    ///
+    /// May panic if a cost is above the quota's limit.
+    pub fn take_all(&mut self, group: &TakeGroup<'_>, cut_us: Option<u64>, now: u64) -> Vec<Taken> {
+        let all = gossip::take(&mut self.gossip, group, cut_us, now, &mut self.counts);
+        for (item, taken) in group.items.iter().zip(&all) {
+            self.send(Verb::Charge, &Mode::Gossip(*item.gate), taken.window_us, item.key, taken.sent);
+        }
+        all
     }
 
     /// Charges `units` without a check, also above the limit.

@@ -1,11 +1,13 @@
 //! Gossip with debt: the decisions are the core's, and charges of other regions count when they arrive.
 
+use std::collections::BTreeMap;
+
 use super::windows::{Grid, Place, Windows};
-use super::{Checks, Taken};
+use super::{Checks, TakeGroup, TakeItem, Taken};
 use crate::error::Error;
 use crate::quota::Quota;
 use crate::quota::algorithm::{Algorithm, Kind, LeakyBucket, RawState};
-use crate::quota::reference::{self, Before, Item, Record};
+use crate::quota::reference::{Before, Record};
 
 /// A gate in the mode gossip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,18 +33,23 @@ pub struct Key {
     pub debt: u64,
     /// The debt when the previous window began: a late charge of that window is added to it.
     pub prior: u64,
-    /// The second state, which decides too while a peer is cut off.
-    pub share: Share,
 }
 
-/// The state of the share policy: the region's own units since the cut, each counted R-fold.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Share {
-    /// The time of the cut, or of the last admission since, in µs since 1970 by the local clock. A later cut begins a
-    /// new state. An earlier one was in effect already: another peer was cut off before, and replies again.
-    pub since_us: u64,
-    /// The core's state of the same quota. It begins with all units used at the time of the cut.
-    pub record: Record,
+/// The keys of a region, by name.
+type Keys = BTreeMap<String, Key>;
+
+/// A key that a take has read, and not charged yet.
+#[derive(Debug)]
+struct Read {
+    /// The key, with its windows at the time of the take.
+    key: Key,
+    checks: Checks,
+    before: Before,
+    /// How many of the checks this key alone affords.
+    own: u64,
+    is_redated: bool,
+    /// Units that the windows forgave on their way to the time of the take.
+    forgiven: u64,
 }
 
 /// Charges that do not count as they should.
@@ -137,63 +144,87 @@ impl Gossip {
         key.record.expires_ms = kept.div_ceil(1_000).max(now / 1_000 + 1);
     }
 
-    /// Decides equal checks at `now`. While a peer is cut off, `cut_us` is the local time of the cut, and the share must
-    /// admit them too. Denied checks change nothing, except that a state dated in the future is re-dated.
-    ///
-    /// # Panics
-    ///
-    /// May panic if the cost is 0 or above the quota's limit.
-    pub fn take(
+    /// Returns the gate that decides shares: own units are never above the limit.
+    const fn of_shares(&self) -> Self {
+        Self { debt: 0, carry: false, ..*self }
+    }
+
+    /// Reads a key for a take. In a share, at least as much is used as a limit used at the cut leaves now.
+    fn read(&self, key: Option<&Key>, checks: Checks, cut_us: Option<u64>, now: u64) -> Read {
+        let Checks { n, cost, max_delay } = checks;
+        let mut key = key.cloned().unwrap_or_default();
+        key.forget_expired(now);
+        let mut counts = Counts::default();
+        let (at_us, is_redated) = self.enter(&mut key, now, &mut counts);
+        let cut_us = cut_us.map(|cut_us| cut_us.min(now));
+        let raw = match self.grid() {
+            Some(grid) => {
+                if let Some(cut_us) = cut_us {
+                    key.windows.raise(grid, cut_us, self.quota.limit());
+                }
+                self.raw(&key, grid)
+            }
+            None => {
+                let used = self.algorithm().settle(&key.record.state, now);
+                let since_cut = cut_us.map_or([0; 3], |cut_us| self.limit_used_at(cut_us, cost, now));
+                std::array::from_fn(|index| used[index].max(since_cut[index]))
+            }
+        };
+        let before = Before { blocked_until_us: key.record.blocked_until_us, raw };
+        let own = match before.blocked_until_us > now && cost > 0 {
+            true => 0,
+            false => before.afford(&self.quota, n, cost, max_delay, at_us),
+        };
+        Read { key, checks, before, own, is_redated, forgiven: counts.forgiven }
+    }
+
+    /// Returns the usage that a limit used at the cut leaves now. Of levels and logs.
+    fn limit_used_at(&self, cut_us: u64, cost: u64, now: u64) -> RawState {
+        let mut record = Record::default();
+        record.penalize(&self.quota, self.quota.limit(), cut_us);
+        let raw = self.algorithm().settle(&record.state, now);
+        self.algorithm().complete(raw, &record.state, cost, now)
+    }
+
+    /// Reads the share of a key for a take: own units count R-fold.
+    fn read_share(&self, share: Option<&Key>, checks: Checks, cut_us: u64, now: u64) -> Read {
+        let limit = self.quota.limit();
+        let cost = checks.cost.saturating_mul(self.regions);
+        let read =
+            self.of_shares().read(share, Checks { cost: cost.min(limit), ..checks }, Some(cut_us), now);
+        Read { own: if cost > limit { 0 } else { read.own }, ..read }
+    }
+
+    /// Charges `k` of the checks. Denied checks change nothing, except that a state dated in the future is re-dated.
+    /// Returns the state before, and the windows and the debt of then.
+    fn write(
         &self,
-        key: &mut Key,
-        checks: Checks,
-        cut_us: Option<u64>,
+        keys: &mut Keys,
+        name: &str,
+        read: Read,
+        k: u64,
         now: u64,
         counts: &mut Counts,
-    ) -> Taken {
-        key.forget_expired(now);
-        let Checks { n, cost, max_delay } = checks;
-        let (mut after, mut counted) = (key.clone(), *counts);
-        let (at_us, is_redated) = self.enter(&mut after, now, &mut counted);
-        let found = (after.windows, after.debt);
-        let blocked_until_us = after.record.blocked_until_us;
-        let named = self.grid().map(|grid| Before { blocked_until_us, raw: self.raw(&after, grid) });
-        let mut k = match named {
-            Some(_) if blocked_until_us > now => 0,
-            Some(before) => self.algorithm().afford(before.raw, n, cost, at_us, max_delay),
-            None => n,
-        };
-        let mut items = Vec::new();
-        if named.is_none() {
-            items.push(Item::new(&self.quota, &mut after.record, cost, max_delay));
-        }
-        if let Some(cut_us) = cut_us {
-            after.share.begin(&self.quota, cut_us, now);
-            let own = cost.saturating_mul(self.regions);
-            k = if own > self.quota.limit() { 0 } else { k };
-            items.push(Item::new(
-                &self.quota,
-                &mut after.share.record,
-                own.min(self.quota.limit()),
-                max_delay,
-            ));
-        }
-        if !items.is_empty() {
-            k = reference::take(&mut items, k, now);
-        }
-        let share = cut_us.and_then(|_| Some((self.regions, items.last()?.before)));
-        if share.is_some() && k > 0 {
-            after.share.since_us = after.share.since_us.max(now);
-        }
-        let before = named.unwrap_or_else(|| items[0].before);
+    ) -> (Before, (Windows, u64)) {
+        let Read { mut key, checks: Checks { n, cost, .. }, mut before, is_redated, forgiven, .. } = read;
+        let found = (key.windows, key.debt);
         if let Some(grid) = self.grid() {
-            after.windows.add(k * cost);
-            self.expire(&mut after, grid, now);
+            if k * cost == 0 && !(is_redated && n * cost > 0) {
+                return (before, found);
+            }
+            key.windows.add(k * cost);
+            self.expire(&mut key, grid, now);
+            counts.forgiven += forgiven;
+        } else {
+            if n * cost > 0 {
+                key.record.write(&self.quota, before.raw, k * cost, now);
+            }
+            let [used, newest, retry_at] =
+                self.algorithm().complete(before.raw, &key.record.state, cost, now);
+            before.raw = [used, newest, retry_at.max(before.raw[2])];
         }
-        if named.is_none() || k > 0 || (is_redated && n > 0) {
-            (*key, *counts) = (after, counted);
-        }
-        Taken { share, ..self.taken(checks, k, before, found, now) }
+        keys.insert(name.to_owned(), key);
+        (before, found)
     }
 
     /// Makes the result of a take without share, from the windows and the debt that it found. A script reports these.
@@ -346,22 +377,38 @@ impl Gossip {
 impl Key {
     fn forget_expired(&mut self, now: u64) {
         if self.record.has_expired(now) {
-            // The share has an expiry of its own.
-            *self = Self { share: std::mem::take(&mut self.share), ..Self::default() };
+            *self = Self::default();
         }
     }
 }
 
-impl Share {
-    fn begin(&mut self, quota: &Quota, cut_us: u64, now: u64) {
-        if self.since_us < cut_us {
-            *self = Self { since_us: cut_us, record: Record::default() };
-            self.record.penalize(quota, quota.limit(), cut_us);
-        }
-        if self.record.has_expired(now) {
-            self.record = Record::default();
-        }
-    }
+/// Decides a group at `now`, and charges the admitted checks to each item. See [`Region::take_all`](super::Region::take_all).
+pub(super) fn take(
+    keys: &mut Keys,
+    TakeGroup { n, items }: &TakeGroup<'_>,
+    cut_us: Option<u64>,
+    now: u64,
+    counts: &mut Counts,
+) -> Vec<Taken> {
+    let read = |item: &TakeItem<'_>| {
+        let checks = Checks { n: *n, cost: item.cost, max_delay: item.max_delay };
+        let share = cut_us.map(|cut_us| item.gate.read_share(keys.get(item.share), checks, cut_us, now));
+        (item.gate.read(keys.get(item.key), checks, None, now), share)
+    };
+    let reads: Vec<(Read, Option<Read>)> = items.iter().map(read).collect();
+    let states = reads.iter().flat_map(|(key, share)| std::iter::once(key).chain(share));
+    let k = states.map(|read| read.own).min().unwrap_or(0);
+    let mut write = |(item, (key, share)): (&TakeItem<'_>, (Read, Option<Read>))| {
+        let (gate, checks) = (item.gate, key.checks);
+        let (before, found) = gate.write(keys, item.key, key, k, now, counts);
+        let share = share.map(|share| {
+            // Denied checks do not change it.
+            let share = Read { checks: Checks { n: k, ..share.checks }, ..share };
+            (gate.regions, gate.of_shares().write(keys, item.share, share, k, now, counts).0)
+        });
+        Taken { share, ..gate.taken(checks, k, before, found, now) }
+    };
+    items.iter().zip(reads).map(&mut write).collect()
 }
 
 /// Returns the ticks of a unit of a level; 1 for all else.

@@ -117,6 +117,16 @@ impl Windows {
         Entered { now: now.max(grid.begins(self.start_us, 0)), is_redated }
     }
 
+    /// Makes the window that contains `at_us` count at least `units`, if it is the previous or the current one.
+    pub(super) fn raise(&mut self, grid: Grid, at_us: u64, units: u64) {
+        let index = match self.place(grid, grid.start(at_us)) {
+            Place::Previous => 0,
+            Place::Current => 1,
+            _ => return,
+        };
+        self.counts[index] = self.counts[index].max(units as i64);
+    }
+
     pub(super) fn place(&self, grid: Grid, name_us: u64) -> Place {
         match name_us {
             name if name == self.start_us => Place::Current,

@@ -102,11 +102,10 @@ impl World {
     /// Before each take: mistakes in the share policy. Returns the cut that the take reads.
     pub(super) fn plant_in_share(&mut self, region: usize, cut: Option<u64>) -> Option<u64> {
         let node = &mut self.nodes[region];
-        let share = node.region.gossip.get_mut(KEY).map(|key| &mut key.share);
-        match (self.setup.defect, share, cut) {
-            (Some(Defect::IgnoreShare), ..) => return None,
-            (Some(Defect::ShareBeginsAgain), Some(share), Some(cut)) if node.last_cut != cut => {
-                share.since_us = 0;
+        match (self.setup.defect, cut) {
+            (Some(Defect::IgnoreShare), _) => return None,
+            (Some(Defect::ShareBeginsAgain), Some(cut)) if node.last_cut != cut => {
+                node.region.gossip.retain(|key, _| key == KEY);
             }
             _ => {}
         }

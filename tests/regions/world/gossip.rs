@@ -184,9 +184,8 @@ impl World {
         };
         let over_share = cut.is_some() && cost * self.count() as u64 > quota.limit();
         if is_exact && !over_share {
-            let mut probe = Region { weight: node.region.weight, ..Region::default() };
-            probe.gossip.extend(node.region.gossip.get(KEY).map(|key| (KEY.to_owned(), key.clone())));
-            probe.escrow.extend(node.region.escrow.get(KEY).map(|key| (KEY.to_owned(), key.clone())));
+            let (gossip, escrow) = (node.region.gossip.clone(), node.region.escrow.clone());
+            let mut probe = Region { weight: node.region.weight, gossip, escrow, ..Region::default() };
             if probe.take(&mode, KEY, again, cut, at).k == 0 {
                 return Err(format!(
                     "region {region} denies {cost} units still after {} us: {taken:?}",
