@@ -5,8 +5,8 @@
   ARGV     the cursor that the caller expects ('' if none), the cursor after these
            changes, name of the peer, the server's time before the read (us), the
            longest time since then (us), 1 if these are all changes that the peer had;
-           q, the number of quotas; then q times: quota (see outbox); then per
-           change: verb, quota (from 1), name of the window, amount
+           quotas (see outbox); then per change: verb, quota (from 1), name of the
+           window, amount
   Returns  {now, 1}, then for each change that failed its number and the error; or
            {now, 0, cursor} if another cursor is stored, or the read is too old
   Writes   SET of the cursor first: without memory it fails, and nothing has changed;
@@ -21,10 +21,7 @@ if ARGV[6] == '1' then
   call('HSET', heard, ARGV[3], format(WHOLE, math.max(read, math.min(before, now))))
 end
 
-local reply, quotas, arg = { now, 1 }, {}, 8
-for q = 1, ARGV[7] + 0 do
-  quotas[q], arg = quota_at(arg), arg + 7
-end
+local reply, quotas, arg = { now, 1 }, quotas_at(7)
 
 local function charge(quota, key, name, units)
   if quota.apply then return quota.apply(key, name, units) end

@@ -3,8 +3,8 @@
   units that do not count as they should.
 
   Defines  `outbox` and `counts`, the first two keys of every script of regions;
-           `algorithms`, a table that the algorithms fill; `quota_at`, `field_of`,
-           `send`, `count`
+           `algorithms`, a table that the algorithms fill; `quota_at`, `quotas_at`,
+           `field_of`, `send`, `count`
 ]]
 local outbox, counts = KEYS[1], KEYS[2]
 local algorithms
@@ -19,6 +19,14 @@ local function quota_at(arg)
   quota.per = math.max(1, ARGV[arg + 3])
   quota.afford, quota.charge, quota.give_back, quota.room, quota.apply = algorithms[ARGV[arg]](arg + 1)
   return quota
+end
+
+-- Returns the quotas at this index of ARGV, and the index after them: their number,
+-- then each quota.
+local function quotas_at(arg)
+  local quotas, number = {}, ARGV[arg] + 0
+  for q = 1, number do quotas[q] = quota_at(arg + 7 * q - 6) end
+  return quotas, arg + 7 * number + 1
 end
 
 -- Returns the field of a change. Equal fields coalesce. `name` is the start of the

@@ -12,7 +12,8 @@ pub(in crate::regions) mod text;
 pub use self::reply::{Applied, applied, taken};
 pub use self::text::{Peer, cursor_of, cursor_text, position_text};
 use super::reference::gossip::Gossip;
-use super::reference::{Batch, Checks, Mode};
+use super::reference::{Batch, Mode};
+pub use super::reference::{TakeGroup, TakeItem};
 use crate::script::{Script, allow_oom, lua, with_bound, with_prelude};
 
 /// Composes a script that knows the five algorithms of rates: its first files, and its last ones.
@@ -32,7 +33,7 @@ macro_rules! of_regions {
     };
 }
 
-/// Checks keys of one quota, and sends what it charged to the other regions: `lua/regions/take.lua`.
+/// Decides groups, and sends what it charged to the other regions: `lua/regions/take.lua`.
 pub static TAKE: Script =
     Script::bounded("regions:take", of_regions!([with_bound!(lua!("prelude"))], "take"));
 
@@ -91,6 +92,29 @@ pub struct Keys {
     prefix: String,
 }
 
+/// The quotas of a call. The arguments name them by their numbers, from 1.
+#[derive(Debug, Default)]
+struct Quotas<'g>(Vec<&'g Gossip>);
+
+impl<'g> Quotas<'g> {
+    fn number(&mut self, gate: &'g Gossip) -> String {
+        let known = self.0.iter().position(|other| *other == gate).unwrap_or_else(|| {
+            self.0.push(gate);
+            self.0.len() - 1
+        });
+        (known + 1).to_string()
+    }
+
+    fn args(self) -> impl Iterator<Item = String> {
+        std::iter::once(self.0.len().to_string()).chain(self.0.into_iter().flat_map(text::quota))
+    }
+}
+
+/// Returns the argument of a number that may be absent.
+fn optional(number: Option<u64>) -> String {
+    number.map_or_else(String::new, |number| number.to_string())
+}
+
 /// A change of a key without a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
@@ -131,16 +155,20 @@ impl Keys {
         first.into_iter().chain(keys.into_iter().map(Into::into)).collect()
     }
 
-    /// Checks keys of one gate. `bound` is the server's time from which on the script does nothing, in µs since 1970.
-    /// [`taken`] reads the reply.
+    /// Decides groups, each of which observes the charges of those before it. `bound` is the server's time from which
+    /// on the script does nothing, in µs since 1970. [`taken`] reads the reply.
     #[must_use]
-    pub fn take(&self, gate: &Gossip, items: &[(&str, Checks)], bound: Option<u64>) -> Call {
-        let optional = |number: Option<u64>| number.map_or_else(String::new, |number| number.to_string());
-        let checks = items.iter().flat_map(|(_, checks)| {
-            [checks.n.to_string(), checks.cost.to_string(), optional(checks.max_delay)]
-        });
-        let args = text::quota(gate).into_iter().chain(checks).chain([optional(bound)]).collect();
-        Call { script: &TAKE, keys: self.with(items.iter().map(|(key, _)| *key)), args }
+    pub fn take(&self, groups: &[TakeGroup<'_>], bound: Option<u64>) -> Call {
+        let (mut quotas, mut keys, mut checks) = (Quotas::default(), Vec::new(), Vec::new());
+        for TakeGroup { n, items } in groups {
+            checks.extend([n.to_string(), items.len().to_string()]);
+            for item in items {
+                keys.push(item.key);
+                checks.extend([quotas.number(item.gate), item.cost.to_string(), optional(item.max_delay)]);
+            }
+        }
+        let args = quotas.args().chain(checks).chain([optional(bound)]).collect();
+        Call { script: &TAKE, keys: self.with(keys), args }
     }
 
     /// Changes a key. `epoch` is a random number, for a stream that has none.
@@ -149,8 +177,7 @@ impl Keys {
         let (script, change) = match write {
             Write::Penalize(units) => (&WRITE, vec!["penalize".to_owned(), units.to_string()]),
             Write::Refund(units, stamp) => {
-                let stamp = stamp.map_or_else(String::new, |stamp| stamp.to_string());
-                (&GIVE_BACK, vec!["refund".to_owned(), units.to_string(), stamp])
+                (&GIVE_BACK, vec!["refund".to_owned(), units.to_string(), optional(stamp)])
             }
             Write::Block(us) => {
                 (if us > 0 { &WRITE } else { &GIVE_BACK }, vec!["block".to_owned(), us.to_string()])
@@ -173,7 +200,7 @@ impl Keys {
     /// Applies entries of a peer exactly once, unless their read is older than `fresh_us`. [`applied`] reads the reply.
     #[must_use]
     pub fn apply(&self, peer: &str, batch: &Batch, fresh_us: u64) -> Call {
-        let mut quotas: Vec<&Gossip> = Vec::new();
+        let mut quotas = Quotas::default();
         let (mut keys, mut items) = (vec![self.cursor(peer), self.heard.clone()], Vec::new());
         for entry in &batch.entries {
             for (field, amount) in &entry.changes {
@@ -182,30 +209,24 @@ impl Keys {
                 else {
                     continue;
                 };
-                let known = quotas.iter().position(|other| *other == gate).unwrap_or_else(|| {
-                    quotas.push(gate);
-                    quotas.len() - 1
-                });
                 keys.push(field.key.clone());
                 items.extend([
                     verb.to_owned(),
-                    (known + 1).to_string(),
+                    quotas.number(gate),
                     field.name.to_string(),
                     amount.to_string(),
                 ]);
             }
         }
-        let mut args = vec![
+        let args = [
             batch.expected.as_ref().map_or_else(String::new, cursor_text),
             cursor_text(&batch.next),
             peer.to_owned(),
             batch.read_us.to_string(),
             fresh_us.to_string(),
             u8::from(batch.is_complete).to_string(),
-            quotas.len().to_string(),
         ];
-        args.extend(quotas.into_iter().flat_map(text::quota));
-        args.extend(items);
+        let args = args.into_iter().chain(quotas.args()).chain(items).collect();
         Call { script: &APPLY, keys: self.with(keys), args }
     }
 }

@@ -5,14 +5,13 @@ use std::time::Duration;
 use redis::{Connection, Value};
 use tidegate::Quota;
 use tidegate::regions::reference::gossip::Gossip;
-use tidegate::regions::reference::{Batch, Checks, Cursor, Entry, Field, Mode, Verb};
-use tidegate::regions::script::{Applied, Call, Keys, Peer, Write, all, applied, taken};
+use tidegate::regions::reference::{Batch, Cursor, Entry, Field, Mode, Taken, Verb};
+use tidegate::regions::script::{Applied, Call, Keys, Peer, TakeGroup, TakeItem, Write, all, applied, taken};
 
 use crate::support::script::connect;
 
 const PEER: Peer<'_> = Peer { regions: 2, states: "state:" };
 const GATE: &str = "sliding_log,10,60000000,0,0,20,0";
-const ONE: Checks = Checks { n: 1, cost: 1, max_delay: None };
 
 fn gate() -> Gossip {
     Gossip::new(Quota::sliding_log(10, Duration::from_secs(60)), 2).unwrap()
@@ -28,9 +27,19 @@ fn run(connection: &mut Connection, call: &Call) -> redis::RedisResult<Value> {
     command.query(connection)
 }
 
-fn used(connection: &mut Connection, key: &str) -> u64 {
-    let reply = run(connection, &keys().take(&gate(), &[(key, Checks { n: 0, ..ONE })], None)).unwrap();
-    taken(&gate(), &[ONE], &reply).unwrap().remove(0).unwrap().before.raw[0]
+/// Decides groups: `n` checks of all these keys.
+fn take(connection: &mut Connection, groups: &[(u64, &[&'static str])]) -> Vec<Result<Vec<Taken>, String>> {
+    let gate = gate();
+    let item = |key| TakeItem { gate: &gate, key, share: "", cost: 1, max_delay: None };
+    let group = |keys: &[&'static str]| keys.iter().map(|key| item(key)).collect();
+    let groups: Vec<TakeGroup<'_>> =
+        groups.iter().map(|(n, keys)| TakeGroup { n: *n, items: group(keys) }).collect();
+    let reply = run(connection, &keys().take(&groups, None)).unwrap();
+    taken(&groups, &reply).unwrap()
+}
+
+fn used(connection: &mut Connection, key: &'static str) -> u64 {
+    take(connection, &[(0, &[key])]).remove(0).unwrap().remove(0).before.raw[0]
 }
 
 fn charge(key: &str, units: i64) -> (Field, i64) {
@@ -48,11 +57,11 @@ fn batch(changes: Vec<(Field, i64)>) -> Batch {
 fn digests_of_scripts_of_regions_are_pinned() {
     let digests = all().map(|script| (script.name, script.digest()));
     let pinned = [
-        ("regions:take", "b7143c712b39be2a40277a18e01e96e83027fe32"),
-        ("regions:write", "8f2708b15d72aa16fd33c0b066ee74fb42d05dac"),
-        ("regions:give_back", "d7eb4ff8226e814a27b51967407421a8d9b09a58"),
-        ("regions:flush", "30269b7635126a698c3299420ebccdcf904362b5"),
-        ("regions:apply", "e1db24cb94694ce74e33613d1642f950facf2378"),
+        ("regions:take", "c6f89eaced3e78b1d0d3c554a77b85631d2584df"),
+        ("regions:write", "4ed05bf6a1e840ee43cdf237fe1276ce724c14be"),
+        ("regions:give_back", "1a382effcc51fd8680d29d8621db1454c08b5542"),
+        ("regions:flush", "d6e6c3de4c381c18776e13e88e1564a61f8830df"),
+        ("regions:apply", "4933565c417b406e332afd920b6a92c28aef36dd"),
     ];
     assert_eq!(digests, pinned, "a script changed: review it, then pin the digests on the left");
 }
@@ -104,13 +113,12 @@ fn key_in_a_state_of_another_writer_fails_alone() {
     // The cursor has moved on: the peer's other changes are not held up, and nothing is applied twice.
     let reply = run(&mut connection, &keys().apply("us", &batch, 0)).unwrap();
     assert_eq!(applied(&reply), Some(Applied::Not(Some(batch.next))));
-    let items = [("state:bad", ONE), ("state:a", ONE)];
-    let reply = run(&mut connection, &keys().take(&gate(), &items, None)).unwrap();
-    let rows = taken(&gate(), &[ONE, ONE], &reply).unwrap();
+    let groups = take(&mut connection, &[(1, &["state:a", "state:bad"]), (2, &["state:a", "state:b"])]);
     assert!(
-        matches!(&rows[..], [Err(error), Ok(one)] if error.starts_with("WRONGTYPE") && one.k == 1),
-        "{rows:?}"
+        matches!(&groups[..], [Err(error), Ok(both)] if error.starts_with("2 WRONGTYPE") && both[1].k == 2),
+        "{groups:?}"
     );
+    assert_eq!([used(&mut connection, "state:a"), used(&mut connection, "state:b")], [3, 4]);
 }
 
 /// A charge that is not sent would be lost to the peers; a change without its cursor would be applied twice.
@@ -129,9 +137,8 @@ fn without_memory_nothing_changes_except_by_what_is_given_back() {
         keys.map(|key| redis::cmd("DUMP").arg(key).query(connection).unwrap()).into()
     };
     let before = dump(&mut connection);
-    let reply = run(&mut connection, &keys().take(&gate(), &[("state:a", ONE)], None)).unwrap();
-    let rows = taken(&gate(), &[ONE], &reply).unwrap();
-    assert!(matches!(&rows[..], [Err(error)] if error.starts_with("OOM")), "{rows:?}");
+    let groups = take(&mut connection, &[(1, &["state:a"])]);
+    assert!(matches!(&groups[..], [Err(error)] if error.starts_with("1 OOM")), "{groups:?}");
     let block = keys().write(&gate(), "state:a", Write::Block(1_000_000), 1);
     let apply = keys().apply("us", &batch(vec![charge("state:a", 1)]), 0);
     for call in [&penalize, &block, &apply] {

@@ -3,9 +3,10 @@
 use redis::Value;
 
 use super::cursor_of;
+use crate::quota::algorithm::Kind;
 use crate::quota::reference::Before;
 use crate::regions::reference::gossip::Gossip;
-use crate::regions::reference::{Checks, Cursor, Taken, Windows};
+use crate::regions::reference::{Checks, Cursor, TakeGroup, Taken, Windows};
 
 /// The reply to an application.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,28 +17,45 @@ pub enum Applied {
     Not(Option<Cursor>),
 }
 
-/// Reads the reply to a take: for each key the result or the error. `None` if no script makes this reply.
+/// Reads the reply to a take. For each group, returns the result for each item, or the error: the number of the item
+/// that failed, from 1, and the error of the script. `None` if no script makes this reply.
 #[must_use]
-pub fn taken(gate: &Gossip, checks: &[Checks], reply: &Value) -> Option<Vec<Result<Taken, String>>> {
+pub fn taken(groups: &[TakeGroup<'_>], reply: &Value) -> Option<Vec<Result<Vec<Taken>, String>>> {
     let Value::Array(values) = reply else { return None };
     let mut values = values.iter();
     let now = number(values.next()?)?;
-    let rows = checks.iter().map(|checks| {
+    let groups = groups.iter().map(|TakeGroup { n, items }| {
         let k = match values.next()? {
             Value::BulkString(error) => return Some(Err(String::from_utf8_lossy(error).into_owned())),
             k => number(k)?,
         };
-        let mut next = || number(values.next()?);
-        let blocked_until_us = next()?;
-        let raw = [next()?, next()?, next()?];
+        let items = items.iter().map(|item| {
+            let checks = Checks { n: *n, cost: item.cost, max_delay: item.max_delay };
+            let (before, found) = state(item.gate, &mut values)?;
+            Some(item.gate.taken(checks, k, before, found, now))
+        });
+        items.collect::<Option<_>>().map(Ok)
+    });
+    let groups = groups.collect::<Option<Vec<_>>>()?;
+    values.next().is_none().then_some(groups)
+}
+
+/// Reads the state of an item: the usage, and the windows and their debt, if it has any.
+fn state<'v>(gate: &Gossip, mut values: impl Iterator<Item = &'v Value>) -> Option<(Before, (Windows, u64))> {
+    let mut next = || number(values.next()?);
+    let blocked_until_us = next()?;
+    let mut raw = [0; 3];
+    for number in &mut raw[..gate.quota.kind().fields()] {
+        *number = next()?;
+    }
+    let mut found = (Windows::default(), 0);
+    if let Kind::FixedWindow(_) | Kind::SlidingCounter(_) = gate.quota.kind() {
         let [start_us, debt, following] = [next()?, next()?, next()?];
         // The units of a fixed window include its debt. Counters have none.
         let counts = [0, raw[0].saturating_sub(debt) as i64, following as i64];
-        let windows = Windows { start_us, counts };
-        Some(Ok(gate.taken(*checks, k, Before { blocked_until_us, raw }, (windows, debt), now)))
-    });
-    let rows = rows.collect::<Option<Vec<_>>>()?;
-    values.next().is_none().then_some(rows)
+        found = (Windows { start_us, counts }, debt);
+    }
+    Some((Before { blocked_until_us, raw }, found))
 }
 
 /// Reads the reply to an application. `None` if no script makes this reply.

@@ -7,7 +7,7 @@ use tidegate::algorithm::Kind;
 use tidegate::reference::Record;
 use tidegate::regions::reference::gossip::{Counts, Gossip, Key};
 use tidegate::regions::reference::{
-    Batch, Change, Checks, Cursor, Entry, Id, Mode, Region, Taken, Verb, Windows,
+    Batch, Change, Cursor, Entry, Id, Mode, Region, TakeGroup, Taken, Verb, Windows,
 };
 use tidegate::regions::script::{Applied, Call, Keys, Peer, Write, all, applied, cursor_of, taken};
 use tidegate_testkit::Server;
@@ -108,28 +108,32 @@ impl Pair {
         command.query(&mut self.connection).unwrap_or_else(|error| Value::SimpleString(error.to_string()))
     }
 
-    pub fn take(&mut self, gate: &Gossip, items: &[(&str, Checks)]) -> Checked<Vec<Taken>> {
-        let reply = self.call(&self.keys.take(gate, items, Some(self.now + 1)));
-        let checks: Vec<Checks> = items.iter().map(|(_, checks)| *checks).collect();
-        let found = taken(gate, &checks, &reply).ok_or_else(|| format!("the take replies {reply:?}"))?;
+    pub fn take(&mut self, groups: &[TakeGroup<'_>]) -> Checked<Vec<Vec<Taken>>> {
+        let reply = self.call(&self.keys.take(groups, Some(self.now + 1)));
+        let found = taken(groups, &reply).ok_or_else(|| format!("the take replies {reply:?}"))?;
         let mut all = Vec::new();
-        for ((key, checks), found) in items.iter().zip(found) {
-            let mut expected = self.region.take(&Mode::Gossip(*gate), key, *checks, None, self.now);
+        for (group, found) in groups.iter().zip(found) {
+            let expected = self.region.take_all(group, None, self.now);
             let found = found?;
-            // A block that has ended equals none.
-            let mut same = found.clone();
-            for taken in [&mut expected, &mut same] {
-                if taken.before.blocked_until_us <= self.now {
-                    taken.before.blocked_until_us = 0;
-                }
-            }
-            differ("the take", &expected, &same)?;
-            let (k, n) = (expected.k, checks.n);
+            let same = |taken: &[Taken]| -> Vec<Taken> {
+                taken.iter().map(|taken| self.comparable(taken)).collect()
+            };
+            differ("the take", &same(&expected), &same(&found))?;
+            let k = expected[0].k;
             self.seen.admitted += k;
-            self.seen.denied += n - k;
+            self.seen.denied += group.n - k;
             all.push(found);
         }
         Ok(all)
+    }
+
+    /// A block that has ended equals none.
+    fn comparable(&self, taken: &Taken) -> Taken {
+        let mut taken = taken.clone();
+        if taken.before.blocked_until_us <= self.now {
+            taken.before.blocked_until_us = 0;
+        }
+        taken
     }
 
     pub fn write(&mut self, gate: &Gossip, key: &str, write: Write) -> Checked {

@@ -64,9 +64,9 @@ fn mistakes_in_the_outbox_and_the_stream_are_found() {
         Family::FixedWindow,
         &[
             // Denied checks are sent; merged checks as one; the window of arrival is charged.
-            ("send(quota, start, key, own * cost)", "send(quota, start, key, n * cost)"),
-            ("send(quota, start, key, own * cost)", "send(quota, start, key, own)"),
-            ("send(quota, start, key, own * cost)", "send(quota, 0, key, own * cost)"),
+            ("KEYS[first + i], k * cost)", "KEYS[first + i], n * cost)"),
+            ("KEYS[first + i], k * cost)", "KEYS[first + i], k)"),
+            ("send(quota, quota.apply and d.start or 0, KEYS", "send(quota, 0, KEYS"),
             ("send(quota, quota.apply and d.start or 0, key, amount)", ""),
             ("send(quota, name, key, -back)", "send(quota, name, key, -amount)"),
             // A later block is replaced by an earlier one.
@@ -88,6 +88,24 @@ fn mistakes_in_the_outbox_and_the_stream_are_found() {
             ("(now - ARGV[2]) / 1000", "now / 1000"),
             ("call('XTRIM', stream, 'MAXLEN', ARGV[3])", ""),
             ("call('SET', epoch, text, 'NX')", "call('SET', epoch, text)"),
+        ],
+    );
+}
+
+#[test]
+fn mistakes_in_groups_are_found() {
+    assert_all_found(
+        Family::TokenBucket,
+        &[
+            // An item is charged or sent by its own limit, or by that of the last item.
+            (
+                "n, own, k, cost, blocked, ahead, a, b, c, d, e)\n    for",
+                "n, own, own, cost, blocked, ahead, a, b, c, d, e)\n    for",
+            ),
+            ("KEYS[first + i], k * cost)", "KEYS[first + i], found[i][3] * cost)"),
+            ("math.min(k, found[i][3])", "found[i][3]"),
+            // Items are decided by the first quota.
+            ("quotas[ARGV[arg] + 0]", "quotas[1]"),
         ],
     );
 }
@@ -140,7 +158,7 @@ fn mistakes_in_fixed_windows_are_found() {
             // A take ignores the debt, or admits one unit too many.
             ("a, b = w.current + w.debt,", "a, b = w.current,"),
             ("math.max(0, limit - used) / cost", "math.max(0, limit - used + 1) / cost"),
-            ("start, debt, next = d.start, d.debt, d.next", "start, debt, next = d.start, d.debt, 0"),
+            ("{ d.start, d.debt, d.next }", "{ d.start, d.debt, 0 }"),
             // Units of another window are given back, or more than were used.
             ("if stamp ~= begins(w, 1) then return name, 0 end", ""),
             ("local back = math.min(units, w[place])", "local back = units"),
@@ -179,7 +197,7 @@ fn mistakes_in_leaky_buckets_are_found() {
                 "quota.charge(key, 1, 1, counted, 1, blocked, ahead",
                 "quota.charge(key, 1, 1, 1, 1, blocked, ahead",
             ),
-            ("send(quota, start, key, own * cost)", "send(quota, start, key, cost)"),
+            ("KEYS[first + i], k * cost)", "KEYS[first + i], cost)"),
         ],
     );
 }
@@ -193,7 +211,7 @@ fn mistakes_in_sliding_logs_are_found() {
             ("    call('ZADD', key, format(WHOLE, ends), 'block')\n", ""),
             ("    call('ZREM', key, 'block')\n  end", "  end"),
             ("quota.charge(key, 1, 1, counted, 1, blocked", "quota.charge(key, 1, 1, units, 1, blocked"),
-            ("  c = quota.charge(", "  quota.charge("),
+            ("    c = quota.charge(", "    quota.charge("),
         ],
     );
 }

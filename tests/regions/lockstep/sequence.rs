@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use tidegate::regions::reference::gossip::Gossip;
-use tidegate::regions::reference::{Batch, Checks, Region};
+use tidegate::regions::reference::{Batch, Region, TakeGroup, TakeItem};
 use tidegate::regions::script::Write;
 use tidegate::{Quota, Rate};
 
@@ -104,7 +104,7 @@ impl Sequence {
         let gate = self.gates[usize::from(self.rng.u8(0..8) == 0)];
         let key = KEYS[usize::from(self.rng.u8(0..4) == 0)];
         match self.rng.u32(0..200) {
-            0..=59 => self.take(region, &gate),
+            0..=59 => self.take(region),
             60..=89 => {
                 self.step_clock(region);
                 Ok(())
@@ -137,22 +137,33 @@ impl Sequence {
         }
     }
 
-    fn take(&mut self, region: usize, gate: &Gossip) -> Checked {
-        let items: Vec<(&'static str, Checks)> = (0..self.rng.usize(1..=3))
-            .map(|_| {
-                let cost = self.rng.u64(1..=gate.quota.limit().min(6));
-                let max_delay = self.rng.bool().then(|| self.rng.u64(0..=self.window_us));
-                (*self.rng.choice(&KEYS).unwrap(), Checks { n: self.rng.u64(0..=3), cost, max_delay })
-            })
-            .collect();
-        self.note(region, format!("{items:?}"));
-        for ((key, checks), taken) in items.iter().zip(self.pairs[region].take(gate, &items)?) {
-            if taken.k > 0 {
-                let stamp = gate.quota.kind().algorithm().stamp(taken.before.raw, taken.at_us);
-                self.charged.push((region, key, taken.k * checks.cost, stamp));
+    fn take(&mut self, region: usize) -> Checked {
+        let gates = self.gates;
+        let groups: Vec<TakeGroup<'_>> = (0..self.rng.usize(1..=3)).map(|_| self.group(&gates)).collect();
+        self.note(region, format!("{groups:?}"));
+        for (group, taken) in groups.iter().zip(self.pairs[region].take(&groups)?) {
+            for (item, taken) in group.items.iter().zip(taken).filter(|(_, taken)| taken.k > 0) {
+                let stamp = item.gate.quota.kind().algorithm().stamp(taken.before.raw, taken.at_us);
+                let key = KEYS.into_iter().find(|key| *key == item.key).unwrap();
+                self.charged.push((region, key, taken.k * item.cost, stamp));
             }
         }
         Ok(())
+    }
+
+    /// Returns checks of one key or of both, each by its own quota.
+    fn group<'g>(&mut self, gates: &'g [Gossip; 2]) -> TakeGroup<'g> {
+        let mut keys = KEYS.to_vec();
+        self.rng.shuffle(&mut keys);
+        keys.truncate(self.rng.usize(1..=2));
+        let item = |key| {
+            let gate = &gates[usize::from(self.rng.u8(0..8) == 0)];
+            let cost = self.rng.u64(1..=gate.quota.limit().min(6));
+            let max_delay = self.rng.bool().then(|| self.rng.u64(0..=self.window_us));
+            TakeItem { gate, key, share: "", cost, max_delay }
+        };
+        let items = keys.into_iter().map(item).collect();
+        TakeGroup { n: self.rng.u64(0..=3), items }
     }
 
     fn write(&mut self, region: usize, gate: &Gossip, key: &str, write: Write) -> Checked {

@@ -6,9 +6,9 @@ use std::time::{Duration, SystemTime};
 
 use redis::{Connection, Value};
 use tidegate::regions::reference::gossip::Gossip;
-use tidegate::regions::reference::{Checks, Cursor, Id};
+use tidegate::regions::reference::{Cursor, Id, Taken};
 use tidegate::regions::replicator::{PeerStatus, Replicator, ReplicatorSettings};
-use tidegate::regions::script::{Keys, cursor_of, taken};
+use tidegate::regions::script::{Keys, TakeGroup, TakeItem, cursor_of, taken};
 use tidegate::{Quota, Rate};
 use tidegate_testkit::Server;
 
@@ -127,18 +127,20 @@ impl Site {
         self.connection = connect(self.server.url());
     }
 
-    fn take(&mut self, gate: usize, subject: &str, checks: Checks) -> tidegate::regions::reference::Taken {
-        let gossip = gates()[gate];
-        let call = keys().take(&gossip, &[(&key(gate, subject), checks)], None);
+    fn take(&mut self, gate: usize, subject: &str, n: u64, cost: u64) -> Taken {
+        let (gate, key) = (&gates()[gate], key(gate, subject));
+        let items = vec![TakeItem { gate, key: &key, share: "", cost, max_delay: None }];
+        let groups = [TakeGroup { n, items }];
+        let call = keys().take(&groups, None);
         let mut command = redis::cmd("EVAL");
         command.arg(call.script.text).arg(call.keys.len()).arg(&call.keys).arg(&call.args);
         let reply: Value = command.query(&mut self.connection).unwrap();
-        taken(&gossip, &[checks], &reply).unwrap().remove(0).unwrap()
+        taken(&groups, &reply).unwrap().remove(0).unwrap().remove(0)
     }
 
     /// Makes a check, which must be admitted.
     pub fn charge(&mut self, gate: usize, subject: &str, cost: u64) {
-        assert_eq!(self.take(gate, subject, Checks { n: 1, cost, max_delay: None }).k, 1);
+        assert_eq!(self.take(gate, subject, 1, cost).k, 1);
     }
 
     /// Makes a charge, and adds it to these units.
@@ -149,7 +151,7 @@ impl Site {
 
     /// Returns the units that a key has used in this region.
     pub fn used_by(&mut self, gate: usize, subject: &str) -> u64 {
-        LIMIT - self.take(gate, subject, Checks { n: 0, cost: 1, max_delay: None }).answer(0).remaining
+        LIMIT - self.take(gate, subject, 0, 1).answer(0).remaining
     }
 
     fn used<'u>(&mut self, of: impl Iterator<Item = &'u (usize, String)>) -> Units {
