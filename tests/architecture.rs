@@ -110,13 +110,13 @@ fn house_is_within_its_budgets() {
     const FLOORS: usize = 12;
     const PUBLIC_FUNCTIONS: usize = 448;
     const LINES: [(&str, usize); 7] = [
-        ("src", 27_175),
+        ("src", 27_190),
         ("crates/tidegate-cli/src", 5_495),
         ("crates/tidegate-console/src", 3_875),
         ("crates/tidegate-http/src", 5_721),
         ("crates/tidegate-rules/src", 5_810),
         ("crates/tidegate-server/src", 5_800),
-        ("lua", 2_755),
+        ("lua", 2_813),
     ];
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut over = Vec::new();

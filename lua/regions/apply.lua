@@ -21,7 +21,7 @@ if ARGV[6] == '1' then
   call('HSET', heard, ARGV[3], format(WHOLE, math.max(read, math.min(before, now))))
 end
 
-local reply, quotas, arg = { now, 1 }, quotas_at(7)
+local reply, quotas, arg = { now, 1 }, quotas_at(7, quota_at)
 
 local function charge(quota, key, name, units)
   if quota.apply then return quota.apply(key, name, units) end

@@ -11,21 +11,21 @@ local algorithms
 
 -- Returns the quota at this index of ARGV: algorithm, 4 numbers (see the algorithm),
 -- debt, 1 if units above the limit are carried over. `mode` holds all of it, because
--- a peer may not know the gate.
-local function quota_at(arg)
+-- a peer may not know the gate. `cut`: see share.
+local function quota_at(arg, cut)
   local quota = { mode = table.concat(ARGV, ',', arg, arg + 6), is_log = ARGV[arg] == 'sliding_log' }
   quota.most = ARGV[arg + 1] + ARGV[arg + 5]
   -- The ticks of a unit: 1, except for levels.
   quota.per = math.max(1, ARGV[arg + 3])
-  quota.afford, quota.charge, quota.give_back, quota.room, quota.apply = algorithms[ARGV[arg]](arg + 1)
+  quota.afford, quota.charge, quota.give_back, quota.room, quota.apply = algorithms[ARGV[arg]](arg + 1, cut)
   return quota
 end
 
--- Returns the quotas at this index of ARGV, and the index after them: their number,
--- then each quota.
-local function quotas_at(arg)
+-- Returns the quotas at this index of ARGV, or their shares, and the index after them:
+-- their number, then each quota. `make` is `quota_at` or `share_at`.
+local function quotas_at(arg, make)
   local quotas, number = {}, ARGV[arg] + 0
-  for q = 1, number do quotas[q] = quota_at(arg + 7 * q - 6) end
+  for q = 1, number do quotas[q] = make(arg + 7 * q - 6) end
   return quotas, arg + 7 * number + 1
 end
 

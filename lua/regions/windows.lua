@@ -24,13 +24,17 @@ local MAX_UNITS = 4503599627370496
 local PATTERN = '^(%d+)%+(%d+)%+(%d+) since (%d+) debt (%d+) after (%d+)(.*)$'
 local COUNTS = format('%s+%s+%s since %s debt %s after %s', WHOLE, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE)
 
-local function windows(arg)
+-- `cut`: of a share, the local time of the cut (us).
+local function windows(arg, cut)
   local limit, window, offset = ARGV[arg] + 0, ARGV[arg + 1] + 0, ARGV[arg + 3] + 0
   local is_fixed, most_debt, carry = ARGV[arg + 2] == '1', ARGV[arg + 4] + 0, ARGV[arg + 5] == '1'
   -- Fixed windows begin with a millisecond.
   local step = is_fixed and 1000 or 1
-  local here = now - now % step
-  here = here - (here - offset) % window
+  local function start_of(at)
+    at = at - at % step
+    return at - (at - offset) % window
+  end
+  local here = start_of(now)
 
   -- Returns the first instant of the window that is `ahead` windows after that of `w`.
   local function begins(w, ahead)
@@ -89,6 +93,18 @@ local function windows(arg)
       error('STATE used', 0)
     end
     return w, blocked, enter(w)
+  end
+
+  -- A share has no debt. A limit was used in the window of the cut.
+  if cut then
+    local read_stored, start = read, start_of(cut)
+    most_debt, carry = 0, false
+    read = function(key)
+      local w, blocked, is_redated = read_stored(key)
+      if w.start == start then w.current = math.max(w.current, limit) end
+      if w.start == start + window then w.previous = math.max(w.previous, limit) end
+      return w, blocked, is_redated
+    end
   end
 
   -- A count is kept for a window after its own, since late charges name it; a debt

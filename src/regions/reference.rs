@@ -116,10 +116,11 @@ impl Taken {
     pub fn answer(&self, index: u64) -> Answer {
         let Checks { n, cost, max_delay } = self.checks;
         let of = |fold: u64, before, now| {
-            let cost = cost.saturating_mul(fold).min(self.quota.limit());
+            let (units, limit) = (cost.saturating_mul(fold), self.quota.limit());
+            let cost = units.min(limit);
             let taken = reference::Taken { quota: &self.quota, cost, max_delay, n, k: self.k, before, now };
             let answer = taken.answer(index);
-            Answer { remaining: answer.remaining / fold, ..answer }
+            Answer { allowed: answer.allowed && units <= limit, remaining: answer.remaining / fold, ..answer }
         };
         let mut answer = of(self.fold, self.before, self.at_us);
         answer.retry_after_us = answer.retry_after_us.max(self.not_before_us.saturating_sub(self.at_us));
@@ -289,7 +290,7 @@ impl Region {
         record.map_or(0, |record| record.blocked_until_us)
     }
 
-    /// Forgets the key, with its block.
+    /// Forgets the key, with its block. Its share stays.
     pub fn reset(&mut self, mode: &Mode, key: &str, now: u64) {
         let names = self.names(mode, key, now);
         self.reset_here(mode, key, now);

@@ -35,7 +35,7 @@ macro_rules! of_regions {
 
 /// Decides groups, and sends what it charged to the other regions: `lua/regions/take.lua`.
 pub static TAKE: Script =
-    Script::bounded("regions:take", of_regions!([with_bound!(lua!("prelude"))], "take"));
+    Script::bounded("regions:take", of_regions!([with_bound!(lua!("prelude"))], "share", "take"));
 
 const WRITE_TEXT: &str = of_regions!([with_prelude!("")], "stream", "changes", "write");
 
@@ -155,19 +155,26 @@ impl Keys {
         first.into_iter().chain(keys.into_iter().map(Into::into)).collect()
     }
 
-    /// Decides groups, each of which observes the charges of those before it. `bound` is the server's time from which
-    /// on the script does nothing, in µs since 1970. [`taken`] reads the reply.
+    /// Decides groups, each of which observes the charges of those before it. `cut_us` is the local time at which a peer
+    /// was cut off, if one is and the gates have the share policy: see
+    /// [`Region::take_all`](super::reference::Region::take_all). `bound` is the server's time from which on the script
+    /// does nothing, in µs since 1970. [`taken`] reads the reply.
     #[must_use]
-    pub fn take(&self, groups: &[TakeGroup<'_>], bound: Option<u64>) -> Call {
+    pub fn take(&self, groups: &[TakeGroup<'_>], cut_us: Option<u64>, bound: Option<u64>) -> Call {
         let (mut quotas, mut keys, mut checks) = (Quotas::default(), Vec::new(), Vec::new());
         for TakeGroup { n, items } in groups {
+            keys.extend(items.iter().map(|item| item.key));
+            if cut_us.is_some() {
+                keys.extend(items.iter().map(|item| item.share));
+            }
             checks.extend([n.to_string(), items.len().to_string()]);
             for item in items {
-                keys.push(item.key);
                 checks.extend([quotas.number(item.gate), item.cost.to_string(), optional(item.max_delay)]);
             }
         }
-        let args = quotas.args().chain(checks).chain([optional(bound)]).collect();
+        let regions = quotas.0.iter().map(|gate| gate.regions).max();
+        let args = [optional(cut_us), optional(regions)].into_iter();
+        let args = args.chain(quotas.args()).chain(checks).chain([optional(bound)]).collect();
         Call { script: &TAKE, keys: self.with(keys), args }
     }
 

@@ -5,7 +5,7 @@ mod pair;
 mod planted_mistakes;
 mod sequence;
 
-use self::pair::Pair;
+use self::pair::{Pair, Seen};
 use self::sequence::{Family, Sequence};
 use crate::support::plan::sequences;
 
@@ -37,7 +37,8 @@ fn assert_lockstep(family: Family) {
     servers.run(family, 0..count).unwrap_or_else(|error| panic!("{error}"));
     let seen: Vec<_> = servers.0.iter().map(|pair| pair.seen).collect();
     eprintln!("{family:?}: {count} sequences, by region {seen:?}");
-    assert!(seen.iter().all(|seen| seen.admitted > 0 && seen.denied > 0 && seen.applied > 0), "{seen:?}");
+    let decides = |seen: &Seen| seen.admitted > 0 && seen.denied > 0 && seen.shared > 0 && seen.applied > 0;
+    assert!(seen.iter().all(decides), "{seen:?}");
 }
 
 #[test]

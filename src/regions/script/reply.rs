@@ -18,25 +18,33 @@ pub enum Applied {
 }
 
 /// Reads the reply to a take. For each group, returns the result for each item, or the error: the number of the item
-/// that failed, from 1, and the error of the script. `None` if no script makes this reply.
+/// that failed, from 1, and the error of the script. `is_cut`: the call had a cut. `None` if no script makes this reply.
 #[must_use]
-pub fn taken(groups: &[TakeGroup<'_>], reply: &Value) -> Option<Vec<Result<Vec<Taken>, String>>> {
+pub fn taken(
+    groups: &[TakeGroup<'_>],
+    is_cut: bool,
+    reply: &Value,
+) -> Option<Vec<Result<Vec<Taken>, String>>> {
     let Value::Array(values) = reply else { return None };
     let mut values = values.iter();
     let now = number(values.next()?)?;
-    let groups = groups.iter().map(|TakeGroup { n, items }| {
+    let mut group = |TakeGroup { n, items }: &TakeGroup<'_>| {
         let k = match values.next()? {
             Value::BulkString(error) => return Some(Err(String::from_utf8_lossy(error).into_owned())),
             k => number(k)?,
         };
-        let items = items.iter().map(|item| {
+        let mut all = Vec::new();
+        for item in items {
             let checks = Checks { n: *n, cost: item.cost, max_delay: item.max_delay };
             let (before, found) = state(item.gate, &mut values)?;
-            Some(item.gate.taken(checks, k, before, found, now))
-        });
-        items.collect::<Option<_>>().map(Ok)
-    });
-    let groups = groups.collect::<Option<Vec<_>>>()?;
+            all.push(item.gate.taken(checks, k, before, found, now));
+        }
+        for (item, taken) in items.iter().zip(&mut all).filter(|_| is_cut) {
+            taken.share = Some((item.gate.regions, state(item.gate, &mut values)?.0));
+        }
+        Some(Ok(all))
+    };
+    let groups = groups.iter().map(&mut group).collect::<Option<Vec<_>>>()?;
     values.next().is_none().then_some(groups)
 }
 

@@ -17,6 +17,8 @@ use crate::support::script::{Left, connect, left};
 /// How the keys of states begin.
 const STATES: &str = "state:";
 pub const KEYS: [&str; 2] = ["state:a", "state:b"];
+/// The share of each key.
+pub const SHARES: [&str; 2] = ["share:a", "share:b"];
 
 pub type Checked<T = ()> = Result<T, String>;
 
@@ -39,6 +41,8 @@ pub struct Pair {
 pub struct Seen {
     pub admitted: u64,
     pub denied: u64,
+    /// Admitted while a peer was cut off.
+    pub shared: u64,
     pub applied: u64,
     /// Batches that came again, too late, or out of order.
     pub fenced: u64,
@@ -108,12 +112,13 @@ impl Pair {
         command.query(&mut self.connection).unwrap_or_else(|error| Value::SimpleString(error.to_string()))
     }
 
-    pub fn take(&mut self, groups: &[TakeGroup<'_>]) -> Checked<Vec<Vec<Taken>>> {
-        let reply = self.call(&self.keys.take(groups, Some(self.now + 1)));
-        let found = taken(groups, &reply).ok_or_else(|| format!("the take replies {reply:?}"))?;
+    pub fn take(&mut self, groups: &[TakeGroup<'_>], cut_us: Option<u64>) -> Checked<Vec<Vec<Taken>>> {
+        let reply = self.call(&self.keys.take(groups, cut_us, Some(self.now + 1)));
+        let found =
+            taken(groups, cut_us.is_some(), &reply).ok_or_else(|| format!("the take replies {reply:?}"))?;
         let mut all = Vec::new();
         for (group, found) in groups.iter().zip(found) {
-            let expected = self.region.take_all(group, None, self.now);
+            let expected = self.region.take_all(group, cut_us, self.now);
             let found = found?;
             let same = |taken: &[Taken]| -> Vec<Taken> {
                 taken.iter().map(|taken| self.comparable(taken)).collect()
@@ -122,6 +127,7 @@ impl Pair {
             let k = expected[0].k;
             self.seen.admitted += k;
             self.seen.denied += group.n - k;
+            self.seen.shared += if cut_us.is_some() { k } else { 0 };
             all.push(found);
         }
         Ok(all)
@@ -256,7 +262,7 @@ impl Pair {
     /// Compares all that is stored.
     pub fn compare(&mut self, gate: &Gossip) -> Checked {
         self.compare_replication()?;
-        for key in KEYS {
+        for key in KEYS.into_iter().chain(SHARES) {
             let now = self.now;
             self.region.gossip.retain(|_, key| !key.record.has_expired(now));
             let expected = self.region.gossip.get(key).cloned().unwrap_or_default();

@@ -97,15 +97,12 @@ fn mistakes_in_groups_are_found() {
     assert_all_found(
         Family::TokenBucket,
         &[
-            // An item is charged or sent by its own limit, or by that of the last item.
-            (
-                "n, own, k, cost, blocked, ahead, a, b, c, d, e)\n    for",
-                "n, own, own, cost, blocked, ahead, a, b, c, d, e)\n    for",
-            ),
+            // An item is charged or sent by its own limit, or all by that of the last one.
+            ("KEYS[first + i], n, own, k, cost", "KEYS[first + i], n, own, own, cost"),
             ("KEYS[first + i], k * cost)", "KEYS[first + i], found[i][3] * cost)"),
-            ("math.min(k, found[i][3])", "found[i][3]"),
+            ("math.min(k, found[place][3])", "found[place][3]"),
             // Items are decided by the first quota.
-            ("quotas[ARGV[arg] + 0]", "quotas[1]"),
+            ("states[s][ARGV[at] + 0]", "states[s][1]"),
         ],
     );
 }
@@ -212,6 +209,62 @@ fn mistakes_in_sliding_logs_are_found() {
             ("    call('ZREM', key, 'block')\n  end", "  end"),
             ("quota.charge(key, 1, 1, counted, 1, blocked", "quota.charge(key, 1, 1, units, 1, blocked"),
             ("    c = quota.charge(", "    quota.charge("),
+        ],
+    );
+}
+
+#[test]
+fn mistakes_in_shares_of_levels_are_found() {
+    const LEFT: &str = "math.max(ticks, limit * share.per - rate * (now - cut))";
+    assert_all_found(
+        Family::LeakyBucket,
+        &[
+            // The cut is ignored, or a later one begins again.
+            (LEFT, "ticks"),
+            (LEFT, "math.max(0, limit * share.per - rate * (now - cut))"),
+            ("if cut then states[2] =", "if false then states[2] ="),
+            // Own units count once, or denied checks change the share.
+            ("local units = cost * regions", "local units = cost"),
+            ("math.min(cost * regions, limit), ...)", "cost, ...)"),
+            ("charge(key, k, own, k,", "charge(key, 1, own, k,"),
+            // A check of more than a share is admitted, or one that waits too long.
+            ("units > limit and 0 or own", "own"),
+            ("math.floor((max_delay * rate - ticks) / (cost * share.per)) + 1", "own"),
+            ("math.floor(share.room(limit, ticks) / cost)", "own"),
+        ],
+    );
+}
+
+#[test]
+fn mistakes_in_shares_of_windows_are_found() {
+    for family in [Family::FixedWindow, Family::SlidingCounter] {
+        assert_all_found(
+            family,
+            &[
+                // The window of the cut is open, or the clock decides which one it is.
+                ("w.current = math.max(w.current, limit)", ""),
+                ("start_of(cut)", "here"),
+                (
+                    "if w.start == start then w.current = math.max(w.current, limit)",
+                    "if w.start == start then w.current = limit",
+                ),
+                ("local units = cost * regions", "local units = cost"),
+            ],
+        );
+    }
+    assert_all_found(Family::SlidingCounter, &[("w.previous = math.max(w.previous, limit)", "")]);
+    assert_all_found(Family::FixedWindow, &[("most_debt, carry = 0, false", "")]);
+}
+
+#[test]
+fn mistakes_in_shares_of_logs_are_found() {
+    assert_all_found(
+        Family::SlidingLog,
+        &[
+            ("share.is_log and cut + ARGV[arg + 2] > now", "false"),
+            ("c = math.max(cut, charge(", "c = math.max(0, charge("),
+            ("own, a, b = 0, math.max(a, limit), math.max(b, cut)", "own, a, b = 0, limit, cut"),
+            ("math.min(cost * regions, limit), ...)", "cost, ...)"),
         ],
     );
 }

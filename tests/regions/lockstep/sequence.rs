@@ -8,7 +8,7 @@ use tidegate::regions::reference::{Batch, Region, TakeGroup, TakeItem};
 use tidegate::regions::script::Write;
 use tidegate::{Quota, Rate};
 
-use super::pair::{Checked, Dump, KEYS, Pair};
+use super::pair::{Checked, Dump, KEYS, Pair, SHARES};
 
 const START_US: u64 = 1_767_225_600_000_000;
 const STEPS: usize = 80;
@@ -40,6 +40,8 @@ pub struct Sequence {
     reads: Vec<Read>,
     /// Charges that may be given back: region, key, units, stamp.
     charged: Vec<(usize, &'static str, u64, u64)>,
+    /// Of each region the time of its cut, in sequences with cuts.
+    cuts: Option<Vec<Option<u64>>>,
     snapshot: Option<(usize, Dump, Region)>,
     done: Vec<String>,
 }
@@ -71,6 +73,7 @@ impl Sequence {
             window_us,
             reads: Vec::new(),
             charged: Vec::new(),
+            cuts: (seed % 4 == 0).then(|| vec![None; count]),
             snapshot: None,
             done: Vec::new(),
         }
@@ -140,8 +143,9 @@ impl Sequence {
     fn take(&mut self, region: usize) -> Checked {
         let gates = self.gates;
         let groups: Vec<TakeGroup<'_>> = (0..self.rng.usize(1..=3)).map(|_| self.group(&gates)).collect();
-        self.note(region, format!("{groups:?}"));
-        for (group, taken) in groups.iter().zip(self.pairs[region].take(&groups)?) {
+        let cut_us = self.cut(region);
+        self.note(region, format!("cut {cut_us:?}, {groups:?}"));
+        for (group, taken) in groups.iter().zip(self.pairs[region].take(&groups, cut_us)?) {
             for (item, taken) in group.items.iter().zip(taken).filter(|(_, taken)| taken.k > 0) {
                 let stamp = item.gate.quota.kind().algorithm().stamp(taken.before.raw, taken.at_us);
                 let key = KEYS.into_iter().find(|key| *key == item.key).unwrap();
@@ -151,16 +155,30 @@ impl Sequence {
         Ok(())
     }
 
+    /// Returns the time of the cut for the next take. The first of two cuts ends when it moves later.
+    fn cut(&mut self, region: usize) -> Option<u64> {
+        let (now, window) = (self.pairs[region].now, self.window_us);
+        let cut_us = self.cuts.as_mut()?.get_mut(region)?;
+        *cut_us = match self.rng.u8(0..10) {
+            0 => None,
+            1 => Some(now),
+            2 | 3 => Some(now - self.rng.u64(0..=3 * window)),
+            4 => cut_us.map(|cut_us| cut_us + self.rng.u64(0..=window)),
+            _ => *cut_us,
+        };
+        *cut_us
+    }
+
     /// Returns checks of one key or of both, each by its own quota.
     fn group<'g>(&mut self, gates: &'g [Gossip; 2]) -> TakeGroup<'g> {
-        let mut keys = KEYS.to_vec();
+        let mut keys: Vec<_> = KEYS.into_iter().zip(SHARES).collect();
         self.rng.shuffle(&mut keys);
-        keys.truncate(self.rng.usize(1..=2));
-        let item = |key| {
+        keys.truncate(if self.rng.u8(0..3) == 0 { 2 } else { 1 });
+        let item = |(key, share)| {
             let gate = &gates[usize::from(self.rng.u8(0..8) == 0)];
             let cost = self.rng.u64(1..=gate.quota.limit().min(6));
             let max_delay = self.rng.bool().then(|| self.rng.u64(0..=self.window_us));
-            TakeItem { gate, key, share: "", cost, max_delay }
+            TakeItem { gate, key, share, cost, max_delay }
         };
         let items = keys.into_iter().map(item).collect();
         TakeGroup { n: self.rng.u64(0..=3), items }

@@ -131,11 +131,11 @@ impl Site {
         let (gate, key) = (&gates()[gate], key(gate, subject));
         let items = vec![TakeItem { gate, key: &key, share: "", cost, max_delay: None }];
         let groups = [TakeGroup { n, items }];
-        let call = keys().take(&groups, None);
+        let call = keys().take(&groups, None, None);
         let mut command = redis::cmd("EVAL");
         command.arg(call.script.text).arg(call.keys.len()).arg(&call.keys).arg(&call.args);
         let reply: Value = command.query(&mut self.connection).unwrap();
-        taken(&groups, &reply).unwrap().remove(0).unwrap().remove(0)
+        taken(&groups, false, &reply).unwrap().remove(0).unwrap().remove(0)
     }
 
     /// Makes a check, which must be admitted.
