@@ -116,7 +116,7 @@ fn house_is_within_its_budgets() {
         ("crates/tidegate-http/src", 5_721),
         ("crates/tidegate-rules/src", 5_810),
         ("crates/tidegate-server/src", 5_800),
-        ("lua", 2_813),
+        ("lua", 2_814),
     ];
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut over = Vec::new();

@@ -40,7 +40,8 @@ local function share_at(arg)
     elseif not (share.is_log or share.apply) then
       own, a = raise_level(own, a, cost, max_delay)
     end
-    return units > limit and 0 or own, blocked, ahead, a, b, c, d, e
+    if cost == 0 then own = n elseif units > limit then own = 0 end
+    return own, blocked, ahead, a, b, c, d, e
   end
 
   -- Denied checks do not change a share.

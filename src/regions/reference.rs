@@ -77,7 +77,7 @@ pub struct TakeItem<'a> {
     pub key: &'a str,
     /// The key of its share: the second state, which decides too while a peer is cut off.
     pub share: &'a str,
-    /// The units that each check consumes.
+    /// The units that each check consumes, from 0 to the quota's limit.
     pub cost: u64,
     /// The longest accepted delay, in µs: see [`reference::Item::max_delay`].
     pub max_delay: Option<u64>,
@@ -200,7 +200,7 @@ impl Region {
     ///
     /// # Panics
     ///
-    /// May panic if the cost is 0 or above the quota's limit.
+    /// May panic if the cost is above the quota's limit, or 0 in the mode escrow.
     pub fn take(&mut self, mode: &Mode, key: &str, checks: Checks, cut_us: Option<u64>, now: u64) -> Taken {
         match mode {
             Mode::Gossip(gate) => {

@@ -61,7 +61,7 @@ fn batch(changes: Vec<(Field, i64)>) -> Batch {
 fn digests_of_scripts_of_regions_are_pinned() {
     let digests = all().map(|script| (script.name, script.digest()));
     let pinned = [
-        ("regions:take", "151132cc553d9adc09d632f5cd0bf1f0886e394b"),
+        ("regions:take", "ee0a12cc6e3699b3b22e62da4c7126c59f48a19d"),
         ("regions:write", "ba26786ddd0876feb8af633850367b16bacd62e5"),
         ("regions:give_back", "09a2deba03ff0a9ba8f35050597e1b089bcf5a33"),
         ("regions:flush", "2f0908ad58738c1d690c50150c8a982c083c849a"),

@@ -394,7 +394,6 @@ fn windows(fields: &[String], expires_ms: i64) -> Checked<Key> {
         debt,
         prior,
         record: Record { blocked_until_us, expires_ms, ..Record::default() },
-        ..Key::default()
     })
 }
 

@@ -208,7 +208,7 @@ fn mistakes_in_sliding_logs_are_found() {
             ("    call('ZADD', key, format(WHOLE, ends), 'block')\n", ""),
             ("    call('ZREM', key, 'block')\n  end", "  end"),
             ("quota.charge(key, 1, 1, counted, 1, blocked", "quota.charge(key, 1, 1, units, 1, blocked"),
-            ("    c = quota.charge(", "    quota.charge("),
+            ("a, b, c, d, e) or c", "a, b, c, d, e) and c"),
         ],
     );
 }
@@ -228,7 +228,7 @@ fn mistakes_in_shares_of_levels_are_found() {
             ("math.min(cost * regions, limit), ...)", "cost, ...)"),
             ("charge(key, k, own, k,", "charge(key, 1, own, k,"),
             // A check of more than a share is admitted, or one that waits too long.
-            ("units > limit and 0 or own", "own"),
+            ("elseif units > limit then own = 0 end", "end"),
             ("math.floor((max_delay * rate - ticks) / (cost * share.per)) + 1", "own"),
             ("math.floor(share.room(limit, ticks) / cost)", "own"),
         ],

@@ -73,7 +73,7 @@ impl Sequence {
             window_us,
             reads: Vec::new(),
             charged: Vec::new(),
-            cuts: (seed % 4 == 0).then(|| vec![None; count]),
+            cuts: seed.is_multiple_of(4).then(|| vec![None; count]),
             snapshot: None,
             done: Vec::new(),
         }
@@ -176,7 +176,8 @@ impl Sequence {
         keys.truncate(if self.rng.u8(0..3) == 0 { 2 } else { 1 });
         let item = |(key, share)| {
             let gate = &gates[usize::from(self.rng.u8(0..8) == 0)];
-            let cost = self.rng.u64(1..=gate.quota.limit().min(6));
+            let least = u64::from(self.rng.u8(0..8) > 0);
+            let cost = self.rng.u64(least..=gate.quota.limit().min(6));
             let max_delay = self.rng.bool().then(|| self.rng.u64(0..=self.window_us));
             TakeItem { gate, key, share, cost, max_delay }
         };
