@@ -402,7 +402,7 @@ impl StoreAccess {
 
     fn connection(&self) -> Result<&Connection, Error> {
         let none = || Error::config("the limiter has no Redis to inspect");
-        self.pipeline.store().connection().ok_or_else(none)
+        self.pipeline.store().connection().map(|connection| &**connection).ok_or_else(none)
     }
 
     fn call_target(&self, hash_tag: HashTag) -> CallTarget {

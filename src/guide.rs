@@ -108,6 +108,12 @@ pub mod overrides {}
 #[doc = include_str!("../docs/guide/cluster.md")]
 pub mod cluster {}
 
+#[cfg(feature = "regions")]
+/// [failures.md]: crate::guide::failures
+/// [overrides.md]: crate::guide::overrides
+#[doc = include_str!("../docs/guide/regions.md")]
+pub mod regions {}
+
 // The examples of these pages are tested, too.
 
 #[cfg(doctest)]

@@ -45,6 +45,19 @@ pub(crate) const DENIALS: &str = "denials/";
 /// `tidegate:2:payments:adaptive/in_flight:provider`.
 pub(crate) const ADAPTIVE: &str = "adaptive/";
 
+/// Precedes the gate in the key of a replicated state, such as `tidegate:2:gossip/login:token_bucket:user:42`. Peers can
+/// name only keys that begin so.
+#[cfg(any(feature = "admin", feature = "regions"))]
+pub(crate) const GOSSIP: &str = "gossip/";
+
+/// Replaces [`GOSSIP`] in the key of the share of a replicated state.
+#[cfg(any(feature = "admin", feature = "regions"))]
+pub(crate) const SHARE: &str = "share/";
+
+/// The part of the keys of replication that follows the layout, such as `tidegate:1:regions:outbox`.
+#[cfg(any(feature = "admin", feature = "regions"))]
+pub(crate) const REGIONS: &str = "regions";
+
 /// Precedes the start of a bucket in the key of its figures, such as `tidegate:1:figures/1763683200`.
 pub(crate) const FIGURES: &str = "figures/";
 
@@ -285,10 +298,32 @@ impl Keyspace {
         }
     }
 
+    /// Returns the start of all keys of replicated states.
+    #[cfg(feature = "regions")]
+    pub(crate) fn replicated_states(&self) -> String {
+        format!("{}:{LAYOUT}:{GOSSIP}", self.namespace)
+    }
+
+    /// Returns the start of the keys of replication.
+    #[cfg(feature = "regions")]
+    pub(crate) fn regions(&self) -> String {
+        self.of_all_gates(REGIONS)
+    }
+
     /// Returns the prefix of all Redis keys of one gate.
     pub(crate) fn prefix(&self, gate: &str, quota: &Quota) -> Result<Prefix, Error> {
+        self.prefix_after("", gate, quota)
+    }
+
+    /// Returns the prefix of all Redis keys of one replicated gate.
+    #[cfg(feature = "regions")]
+    pub(crate) fn replicated_prefix(&self, gate: &str, quota: &Quota) -> Result<Prefix, Error> {
+        self.prefix_after(GOSSIP, gate, quota)
+    }
+
+    fn prefix_after(&self, mode: &str, gate: &str, quota: &Quota) -> Result<Prefix, Error> {
         Self::check_gate_name(gate)?;
-        let mut text = format!("{}:{LAYOUT}:{gate}:", self.namespace);
+        let mut text = format!("{}:{LAYOUT}:{mode}{gate}:", self.namespace);
         let shape_at = text.len();
         text.push_str(quota.algorithm());
         if let Some(window) = quota.kind().algorithm().window() {
@@ -371,6 +406,12 @@ impl Prefix {
     /// Returns the key of the adaptive limit of a key with this prefix: `adaptive/` precedes the algorithm.
     pub(crate) fn adaptive_key(&self, redis_key: &str) -> String {
         self.key_beside(redis_key, ADAPTIVE)
+    }
+
+    /// Returns the key of the share of a replicated state with this prefix.
+    #[cfg(feature = "regions")]
+    pub(crate) fn share_key(&self, redis_key: &str) -> String {
+        redis_key.replacen(GOSSIP, SHARE, 1)
     }
 
     fn key_beside(&self, redis_key: &str, part: &str) -> String {

@@ -55,7 +55,7 @@
 //! | `cluster` | `Builder::cluster`: Redis Cluster |
 //! | `http` | keys of the types of the crates `http` and `bytes`, such as `HeaderValue` |
 //! | `metrics` | `metrics`: metrics for any recorder of the `metrics` facade |
-//! | `regions` | `regions`: the reference of one limit in several regions, its scripts and its replicator; no limiter uses them yet |
+//! | `regions` | one limit in several regions: `Gate::replicated`, `Builder::region` |
 //! | `serde` | `Settings`, `Serialize` and `Deserialize` for [`Quota`] and [`Rate`], `Serialize` for [`Decision`] |
 //! | `tls` | `rediss://` with rustls and ring |
 //! | `tracing` | a span for each check, and events |
@@ -69,7 +69,7 @@
 //! | [`reference`](mod@reference) | the decisions of the scripts as integer arithmetic without I/O, for replays and conformance tests |
 //! | [`script`] | the Lua scripts |
 //! | `admin` (feature `admin`) | finds, reads and changes the state in Redis |
-//! | `regions` (feature `regions`) | the decisions of one limit in several regions, as integer arithmetic without I/O and as scripts, and the replicator |
+//! | `regions` (feature `regions`) | beside the mode of a gate: the decisions of one limit in several regions, as integer arithmetic without I/O and as scripts, and the replicator |
 //!
 //! Layers in front of services need [`Limiter::check_each`], [`Reservation`], [`AllDecision::of_each`] and
 //! [`Decision::uncounted`], as `tidegate-http` and `tidegate-rules` do.

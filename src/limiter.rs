@@ -5,6 +5,8 @@ pub(crate) mod builder;
 pub(crate) mod check;
 pub(crate) mod control;
 pub(crate) mod gate;
+#[cfg(feature = "regions")]
+mod regions;
 #[cfg(feature = "serde")]
 pub(crate) mod settings;
 pub(crate) mod take_up_to;

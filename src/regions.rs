@@ -1,8 +1,9 @@
-//! One limit in several regions, each of which decides on its own Redis.
+//! One limit in several regions, each of which decides on its own Redis: see [`Gate::replicated`](crate::Gate::replicated) and
+//! the [guide](crate::guide::regions).
 //!
-//! Today this is the [reference](mod@reference) of the semantics, as integer arithmetic, the [scripts](script) of gossip, which
-//! do the same on a Redis, and the [replicator], which carries charges between regions; no limiter uses them yet. Not covered by
-//! semantic versioning: a minor version may change this module.
+//! The modules are not covered by semantic versioning, a minor version may change them: the [reference](mod@reference) of the
+//! semantics, as integer arithmetic, the [scripts](script) of gossip, which do the same on a Redis, and the [replicator], which
+//! carries charges between regions. No gate has the mode escrow yet.
 //!
 //! No check waits for another region. In the background, regions exchange the charges they admitted. Until a charge has
 //! arrived, the other regions decide without it. The mode of a gate says in which direction they then err:
@@ -113,6 +114,13 @@
 //! Not simulated: several keys, changes of R or of weights, and clock steps or overrides together with operations or lost
 //! state. Not asserted: that Φ equals L minus the pooled usage, how soon grants arrive, and how long debt lasts.
 
+mod mode;
 pub mod reference;
+mod replicated;
+mod replication;
 pub mod replicator;
 pub mod script;
+
+pub use self::mode::{Mode, WhenCutOff};
+pub(crate) use self::replicated::Replicated;
+pub use self::replication::Replication;

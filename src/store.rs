@@ -8,6 +8,7 @@ mod stub;
 mod take;
 mod target;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use self::command::{
@@ -33,6 +34,7 @@ use crate::quota::settlement::Settlement;
 use crate::runtime::clock::{Clock, Stopwatch};
 
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a limiter has one, behind a pointer")]
 pub(crate) enum Store {
     Redis(RedisStore),
     Memory(MemoryStore),
@@ -42,7 +44,7 @@ pub(crate) enum Store {
 impl Store {
     /// Makes a Redis store. `key` is any key of the namespace.
     pub(crate) fn redis(connection: Connection, key: String) -> Self {
-        Self::Redis(RedisStore::new(connection, key))
+        Self::Redis(RedisStore::new(Arc::new(connection), key))
     }
 
     pub(crate) fn memory(clock: Clock, max_keys: usize) -> Self {
@@ -229,8 +231,8 @@ impl Store {
     }
 
     /// Returns `None` if the store is not Redis.
-    #[cfg(feature = "admin")]
-    pub(crate) const fn connection(&self) -> Option<&Connection> {
+    #[cfg(any(feature = "admin", feature = "regions"))]
+    pub(crate) fn connection(&self) -> Option<&Arc<Connection>> {
         match self {
             Self::Redis(store) => Some(store.connection()),
             _ => None,

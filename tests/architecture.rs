@@ -108,9 +108,9 @@ fn no_rooms_import_each_other_in_a_circle() {
 fn house_is_within_its_budgets() {
     const ROOMS: usize = 18;
     const FLOORS: usize = 12;
-    const PUBLIC_FUNCTIONS: usize = 448;
+    const PUBLIC_FUNCTIONS: usize = 462;
     const LINES: [(&str, usize); 7] = [
-        ("src", 27_190),
+        ("src", 27_825),
         ("crates/tidegate-cli/src", 5_495),
         ("crates/tidegate-console/src", 3_875),
         ("crates/tidegate-http/src", 5_721),

@@ -3,6 +3,7 @@
 
 mod adversary;
 mod examples;
+mod limiter;
 mod lockstep;
 mod oracle;
 mod replicator;

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::error::Error;
 use crate::key::{
-    ADAPTIVE, DENIALS, FIGURES, HOLDS, HashTag, INSTANCE_RECORDS, Keyspace, LAYOUT, RELEASES, SHARED_LAYOUT,
+    ADAPTIVE, DENIALS, FIGURES, GOSSIP, HOLDS, HashTag, INSTANCE_RECORDS, Keyspace, LAYOUT, REGIONS,
+    RELEASES, SHARE, SHARED_LAYOUT,
 };
 use crate::quota::algorithm::{ALGORITHMS, Definition, Parameters};
 use crate::quota::{Quota, Rate, Window};
@@ -36,13 +37,15 @@ pub struct Shape {
 /// A key under the namespace that is not a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotState {
-    /// A key for all gates: the instances, their figures, the operators' overrides and their audit log, or the holders
-    /// of in-flight limits and the releases that wait for them.
+    /// A key for all gates: the instances, their figures, the operators' overrides and their audit log, the holders
+    /// of in-flight limits and the releases that wait for them, or the charges that other regions read.
     Shared,
     /// A state in the format of another version of tidegate. Contains the number of that format.
     Layout(u32),
     /// The adaptive limit of a key of an in-flight limit: a hash with readable fields.
     AdaptiveLimit,
+    /// A key of a gate that several regions replicate: its state, or its share while a peer is cut off.
+    Replicated,
     /// Not written by tidegate.
     Foreign,
 }
@@ -58,6 +61,12 @@ impl Name {
         let rest = text.strip_prefix(namespace).and_then(|rest| rest.strip_prefix(':'));
         let (layout, rest) = rest.and_then(|rest| rest.split_once(':')).ok_or(NotState::Foreign)?;
         let layout: u32 = layout.parse().map_err(|_| NotState::Foreign)?;
+        if layout == SHARED_LAYOUT && rest.split_once(':').is_some_and(|(first, _)| first == REGIONS) {
+            return Err(NotState::Shared);
+        }
+        if layout == LAYOUT && (rest.starts_with(GOSSIP) || rest.starts_with(SHARE)) {
+            return Err(NotState::Replicated);
+        }
         let mut parts = rest.splitn(3, ':');
         let (Some(gate), Some(shape), Some(key)) = (parts.next(), parts.next(), parts.next()) else {
             let last = rest.rsplit(':').next().unwrap_or_default();
@@ -314,6 +323,10 @@ mod tests {
             ("ns:1:{cr}:instances/1763683200", NotState::Shared),
             ("ns:1:login:token_bucket:x", NotState::Layout(1)),
             ("ns:3:login:token_bucket:x", NotState::Layout(3)),
+            ("ns:1:regions:outbox", NotState::Shared),
+            ("ns:1:regions:from:us", NotState::Shared),
+            ("ns:2:gossip/login:token_bucket:x", NotState::Replicated),
+            ("ns:2:share/login:token_bucket:x", NotState::Replicated),
             ("ns:3:instances", NotState::Foreign),
             ("ns:2:Login:sliding_log/60s:x", NotState::Foreign),
             ("ns:2:login:token_bucket", NotState::Foreign),

@@ -228,7 +228,6 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::error::gate_name::GateName;
     use crate::key::keyed_hash::KeyedHasher;
     use crate::key::{KeyMode, Keyspace};
     use crate::quota::reference::holds::NewHold;
@@ -238,15 +237,8 @@ mod tests {
     const MINUTE: std::time::Duration = std::time::Duration::from_secs(60);
 
     fn group(quota: Quota, key: &str) -> Group {
-        let name = "gate";
-        let prefix = Keyspace::new("test", KeyMode::Clear).unwrap().prefix(name, &quota).unwrap();
-        let gate = Arc::new(GateInfo {
-            name: GateName::new(name).unwrap(),
-            quota,
-            prefix,
-            keyed_hasher: KeyedHasher::default(),
-            counters: None,
-        });
+        let keyspace = Keyspace::new("test", KeyMode::Clear).unwrap();
+        let gate = Arc::new(GateInfo::new(&keyspace, &KeyedHasher::default(), "gate", quota).unwrap());
         let target = Target::new(&gate, key.as_bytes(), None);
         Group::of_one(GroupItem::new(target, 1))
     }

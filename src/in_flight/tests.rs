@@ -95,7 +95,7 @@ impl Key {
     fn reply(&mut self, k: u64, n: u64, held: u64) -> u64 {
         let raw = [held, 0, 0];
         let before = smallvec![Before { blocked_until_us: 0, raw }];
-        let outcome = Outcome { k, before, now_us: 7, repeated: Vec::new(), bans: Vec::new() };
+        let outcome = Outcome::new(k, before, 7);
         let lease = self.now.lease;
         self.state.answered(lease, Ok(Share { outcome, n, index: 0, sent_us: 0 }), &self.now)
     }

@@ -2,6 +2,8 @@
 
 mod connecting;
 mod connection;
+#[cfg(feature = "regions")]
+mod regions;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -113,6 +115,8 @@ pub struct Builder {
     permit_ttl: Duration,
     operator_deadline: Duration,
     reservation_secrets: Vec<Vec<u8>>,
+    #[cfg(feature = "regions")]
+    regions: regions::Regions,
 }
 
 enum Backend {
@@ -162,6 +166,8 @@ impl Default for Builder {
             permit_ttl: Duration::from_secs(10),
             operator_deadline: Duration::from_secs(5),
             reservation_secrets: Vec::new(),
+            #[cfg(feature = "regions")]
+            regions: regions::Regions::default(),
         }
     }
 }
@@ -374,12 +380,12 @@ impl Builder {
 }
 
 impl Builder {
-    /// Builds the limiter. Does not connect yet.
+    /// Builds the limiter. Does not connect yet, except to the Redis of each region, in the background.
     ///
     /// # Errors
     ///
-    /// [`Error::is_config`] if no store was chosen, or if the URL, namespace, secret, deadline, number of
-    /// instances or time to live of permits is invalid. The error shows no password of a URL.
+    /// [`Error::is_config`] if no store was chosen, or if a URL, namespace, secret, deadline, number of
+    /// instances, region or time to live of permits is invalid. The error shows no password of a URL.
     pub fn build(self) -> Result<Limiter, Error> {
         check_deadline("deadline", self.deadline)?;
         check_deadline("operator_deadline", self.operator_deadline)?;
@@ -395,6 +401,8 @@ impl Builder {
             Clock::System => Background::default(),
             Clock::Manual(_) => Background::on_callers_runtime(),
         });
+        #[cfg(feature = "regions")]
+        let peers = self.regions.servers(&self.connecting)?;
         let redis = |connection| Store::redis(connection, keyspace.instances());
         let store = match self.backend {
             Backend::None => {
@@ -410,7 +418,14 @@ impl Builder {
             Backend::Memory => Store::memory(self.clock.clone(), self.max_keys),
             Backend::Stub(stub) => Store::Stub(stub),
         };
+        #[cfg(feature = "regions")]
+        let replicator = {
+            let own = store.connection().filter(|_| !is_cluster).cloned();
+            self.regions.start(own, peers, &keyspace, &background, &warnings)?
+        };
         let settings = LimiterSettings {
+            #[cfg(feature = "regions")]
+            replicator,
             background,
             keyspace,
             deadline: self.deadline,

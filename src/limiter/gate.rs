@@ -357,7 +357,7 @@ impl Gate {
     }
 
     /// Makes every check an error if the settings do not permit each other.
-    fn with_checked_settings(mut self) -> Self {
+    pub(super) fn with_checked_settings(mut self) -> Self {
         if let Err(error) = self.spec.check_settings() {
             self.spec_mut().info = Err(error);
         }

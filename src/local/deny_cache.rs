@@ -36,6 +36,8 @@ struct CachedDenial {
     server_now_us: u64,
     received_us: u64,
     until_us: u64,
+    /// Of a replicated gate: before this time of the server, debt denies.
+    not_before_us: u64,
 }
 
 impl DenyCache {
@@ -80,6 +82,8 @@ impl DenyCache {
             return;
         }
         let (k, now) = (share.outcome.k, share.outcome.now_us);
+        // The cache does not know the second state that decides while a peer is cut off.
+        let Some(not_before_us) = share.outcome.not_before_us(0) else { return };
         let before = share.outcome.before_with_ban(0);
         if item.ban().is_some() && before.blocked_until_us <= now {
             return;
@@ -93,6 +97,7 @@ impl DenyCache {
             server_now_us: now,
             received_us: self.clock.local_us(),
             until_us: 0,
+            not_before_us,
         };
         denial.until_us = share.sent_us + denial.answer(&item, now).retry_after_us.min(self.cap_us);
         let until_us = denial.until_us;
@@ -168,6 +173,8 @@ impl CachedDenial {
             before: Before { raw, ..self.state },
             now,
         };
-        taken.answer(0)
+        let answer = taken.answer(0);
+        let retry_after_us = answer.retry_after_us.max(self.not_before_us.saturating_sub(now));
+        Answer { retry_after_us, ..answer }
     }
 }

@@ -158,7 +158,7 @@ impl Fallback {
         most_of: impl Fn(&Quota) -> u64,
     ) -> (Quota, UsedCharge) {
         let (shared, now_us) = (&self.0, self.0.clock.now_us());
-        let share = target.gate.quota.share(shared.instances.known());
+        let share = target.gate.share(shared.instances.known());
         let warm = |target: &Target, share: &Quota| shared.last_known.record(target, share, now_us);
         let charged = shared.table.charge_used(target, &share, [units, most_of(&share)], now_us, warm);
         reconcile::ensure_running(shared);

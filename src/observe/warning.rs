@@ -12,13 +12,14 @@ pub(crate) const RECOVERED: &str = "Redis decides checks again: limits are share
 
 /// The codes of the limiter's own warnings. Other crates have more.
 #[cfg(feature = "metrics")]
-pub(crate) const CODES: [&str; 9] = [
+pub(crate) const CODES: [&str; 10] = [
     "figures-rejected",
     "gate-redefined",
     "heartbeat-rejected",
     "heartbeat-unanswered",
     "overrides-left-out",
     "overrides-unreadable",
+    "peer-plaintext",
     "permits-unrenewed",
     "redis-refused",
     "redis-unreachable",

@@ -28,6 +28,10 @@ use crate::observe::figures::Figures;
 use crate::observe::observer::EventSink;
 use crate::observe::warning::WarningSink;
 use crate::quota::{Quota, Rate};
+#[cfg(feature = "regions")]
+use crate::regions::replicator::{Replicator, Status};
+#[cfg(feature = "regions")]
+use crate::regions::{Mode, Replicated};
 use crate::runtime::background::Background;
 use crate::runtime::clock::{Clock, Stopwatch};
 use crate::store::{GateInfo, Group, GroupItem, Store, Target};
@@ -55,6 +59,9 @@ pub(crate) struct Pipeline {
     pub(super) background: Arc<Background>,
     pub(super) keyspace: Keyspace,
     keyed_hasher: KeyedHasher,
+    /// Set if there are other regions.
+    #[cfg(feature = "regions")]
+    pub(super) replicator: Option<Arc<Replicator>>,
     /// A peek that any working store can answer.
     pub(super) probe: Group,
     pub(super) deadline: Duration,
@@ -69,6 +76,8 @@ pub(crate) struct Pipeline {
 
 /// The settings of a limiter that do not depend on the store.
 pub(crate) struct LimiterSettings {
+    #[cfg(feature = "regions")]
+    pub(crate) replicator: Option<Arc<Replicator>>,
     pub(crate) background: Arc<Background>,
     pub(crate) keyspace: Keyspace,
     pub(crate) deadline: Duration,
@@ -204,6 +213,8 @@ impl Pipeline {
             background,
             keyspace,
             keyed_hasher,
+            #[cfg(feature = "regions")]
+            replicator: settings.replicator,
             probe,
             deadline,
             operator_deadline: settings.operator_deadline,
@@ -228,8 +239,37 @@ impl Pipeline {
 
     /// Returns the same gate with another quota.
     pub(super) fn info_with_quota(&self, info: &GateInfo, quota: Quota) -> Result<GateInfo, Error> {
+        #[cfg(feature = "regions")]
+        if let Some(replicated) = &info.replicated {
+            return self.info_with(info, quota, replicated.with_quota(quota)?);
+        }
         let other = GateInfo::new(&self.keyspace, &self.keyed_hasher, &info.name, quota)?;
         Ok(GateInfo { counters: info.counters.clone(), ..other })
+    }
+
+    /// Returns the same gate with a limit of all regions. A store in memory is the only one.
+    #[cfg(feature = "regions")]
+    pub(crate) fn replicated_info(&self, info: &GateInfo, mode: Mode) -> Result<GateInfo, Error> {
+        match &self.replicator {
+            Some(replicator) => {
+                self.info_with(info, info.quota, Replicated::new(info.quota, mode, replicator)?)
+            }
+            None if matches!(*self.store, Store::Redis(_)) => Err(Error::config(
+                "a replicated gate needs other regions: name them by `Builder::region` and `Builder::peer`",
+            )),
+            None => mode.replicate(info.quota, 2).map(|_| info.clone()),
+        }
+    }
+
+    #[cfg(feature = "regions")]
+    fn info_with(&self, info: &GateInfo, quota: Quota, replicated: Replicated) -> Result<GateInfo, Error> {
+        let other = GateInfo::replicated(&self.keyspace, &self.keyed_hasher, &info.name, quota, replicated)?;
+        Ok(GateInfo { counters: info.counters.clone(), ..other })
+    }
+
+    #[cfg(feature = "regions")]
+    pub(crate) fn replication_status(&self) -> Option<Status> {
+        self.replicator.as_ref().map(|replicator| replicator.status())
     }
 
     /// Returns the longest time that a decision may take, of which a request can have its own. In memory there is nothing to

@@ -11,6 +11,8 @@ use crate::local::deny_cache::SlotSnapshot;
 use crate::local::fallback::Fallback;
 use crate::pipeline::request::Request;
 use crate::quota::reference::{Answer, Taken};
+#[cfg(feature = "regions")]
+use crate::regions;
 use crate::store::{GateInfo, GroupItem, Outcome, Store};
 
 impl Pipeline {
@@ -155,6 +157,10 @@ impl Pipeline {
         let is_repeated = outcome.repeated.contains(&at);
         let n = if is_repeated { 0 } else { *n };
         let taken = Taken { quota, cost, max_delay, n, k, before, now };
+        #[cfg(feature = "regions")]
+        if let Some(taken) = outcome.replicated.get(at) {
+            return replicated_grant(gate, taken, (*index, wanted), outcome);
+        }
         let (granted, mut answer) = taken.grant(*index, wanted.max(1));
         let is_alone = outcome.before.len() == 1;
         // The last of the denials began a ban. None of the denied callers can be admitted before its end.
@@ -171,6 +177,28 @@ impl Pipeline {
             && algorithm.room(quota.limit() + 1, before.raw, now) > 0;
         (granted, Decision { stamp_us, is_within_limit, ..decision(gate, answer, source, now) })
     }
+}
+
+/// Does the same for a gate whose charges other regions hear of.
+#[cfg(feature = "regions")]
+fn replicated_grant(
+    gate: &GateInfo,
+    taken: &regions::reference::Taken,
+    (index, wanted): (u64, u64),
+    outcome: &Outcome,
+) -> (u64, Decision) {
+    let (granted, mut answer) = taken.grant(index, wanted.max(1));
+    let is_peek = taken.checks.n == 0;
+    if outcome.replicated.len() > 1 || is_peek {
+        answer.allowed = taken.affords(index);
+    }
+    let (algorithm, raw) = (gate.quota.kind().algorithm(), taken.before.raw);
+    let is_within_limit = is_peek
+        && taken.before.blocked_until_us <= outcome.now_us
+        && algorithm.room(gate.quota.limit() + 1, raw, taken.at_us) > 0;
+    let stamp_us = algorithm.stamp(raw, taken.at_us);
+    let decision = decision(gate, answer, Source::Redis, outcome.now_us);
+    (granted, Decision { stamp_us, is_within_limit, ..decision })
 }
 
 #[inline]

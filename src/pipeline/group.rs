@@ -104,6 +104,7 @@ impl Folded {
         let items = requests.iter().map(|request| item(request).map_err(|error| request.with_context(error)));
         let items = items.collect::<Result<SmallVec<[_; 2]>, _>>()?;
         check_hash_tags(requests, &items)?;
+        check_replicated(requests, &items, verb)?;
         let mut folded = Self { items: SmallVec::new(), index_of: SmallVec::new() };
         for (request, item) in requests.iter().zip(items) {
             folded.add(item).map_err(|error| request.with_context(error))?;
@@ -174,6 +175,20 @@ fn check_hash_tags(requests: &[&Request<'_>], items: &[GroupItem]) -> Result<(),
         let text = "its key lies in another slot of the Redis Cluster than that of the first check, and one atomic step cannot reach both: check for the same key, or let one sit beside the other (Check::colocate_with); in a file of rules, say `charge: each`";
         Err(requests[apart].with_context(Error::config(text)))
     })
+}
+
+/// Checks that one script can decide all gates: that of replicated gates, or that of the others.
+fn check_replicated(requests: &[&Request<'_>], items: &[GroupItem], verb: Verb<'_>) -> Result<(), Error> {
+    let is_replicated = |item: &GroupItem| item.target.gate.is_replicated();
+    let Some(at) = items.iter().position(is_replicated) else { return Ok(()) };
+    let text = if matches!(verb, Verb::Reserve(_)) {
+        "a replicated gate keeps no holds of reservations: reserve its units by `Gate::reserve`"
+    } else if !items.iter().all(is_replicated) {
+        "one atomic step cannot decide a replicated gate together with others: check the two kinds one after the other"
+    } else {
+        return Ok(());
+    };
+    Err(requests[at].with_context(Error::config(text)))
 }
 
 /// Combines the decisions on these requests; `binds` selects those that can bind.

@@ -27,7 +27,7 @@ const CHARGE_PROBES: [Quota; 2] = [
     Quota::token_bucket(1_000_000, Rate::per_second(10_000_000)),
 ];
 /// The time limit of a shutdown for giving back leases, releasing permits, reconciling the fallback's units, queued
-/// settles, and the last figures.
+/// settles, the last figures, and the last charges for other regions.
 const SHUTDOWN: Duration = Duration::from_secs(6);
 
 impl Pipeline {
@@ -100,6 +100,10 @@ impl Pipeline {
         }
         if let Some(fallback) = &self.fallback {
             fallback.publish_last(ends).await;
+        }
+        #[cfg(feature = "regions")]
+        if let Some(replicator) = &self.replicator {
+            replicator.end(ends).await;
         }
         if let Some(breaker) = &self.breaker {
             breaker.shut_down();

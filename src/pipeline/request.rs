@@ -84,6 +84,11 @@ impl GateSpec {
                  them to another gate",
             ));
         }
+        if (self.charges_used || self.ban.is_some() || self.ends_holds) && self.info()?.is_replicated() {
+            return Err(Error::config(
+                "a replicated gate cannot have a ban or `holds`, nor charge units used: give them to another gate",
+            ));
+        }
         let Some(ban) = &self.ban else { return Ok(()) };
         ban.validate()?;
         let conflict = if self.info()?.quota.is_in_flight() {

@@ -350,6 +350,28 @@ impl Before {
     }
 }
 
+/// Returns how many of the checks that a caller wanted were admitted, and one answer to all of them: see [`Taken::grant`].
+#[inline]
+pub(crate) fn grant(
+    n: u64,
+    k: u64,
+    (first, wanted): (u64, u64),
+    answer: impl Fn(u64) -> Answer,
+) -> (u64, Answer) {
+    if n == 0 {
+        return (0, answer(0));
+    }
+    let granted = k.saturating_sub(first).min(wanted);
+    match granted {
+        0 => (0, answer(first)),
+        _ if granted == wanted => (granted, answer(first + granted - 1)),
+        _ => {
+            let (last, after) = (answer(first + granted - 1), answer(first + granted));
+            (granted, Answer { allowed: true, delay_us: last.delay_us, ..after })
+        }
+    }
+}
+
 impl Taken<'_> {
     /// Returns the answer to the check at `index`, from 0 to `n - 1`; the first `k` checks were admitted. For
     /// a peek (`n` = 0) the index is 0, and the answer reports whether one check would be admitted. With cost
@@ -403,18 +425,7 @@ impl Taken<'_> {
     #[must_use]
     #[inline]
     pub fn grant(&self, first: u64, wanted: u64) -> (u64, Answer) {
-        if self.n == 0 {
-            return (0, self.answer(0));
-        }
-        let granted = self.k.saturating_sub(first).min(wanted);
-        match granted {
-            0 => (0, self.answer(first)),
-            _ if granted == wanted => (granted, self.answer(first + granted - 1)),
-            _ => {
-                let (last, after) = (self.answer(first + granted - 1), self.answer(first + granted));
-                (granted, Answer { allowed: true, delay_us: last.delay_us, ..after })
-            }
-        }
+        grant(self.n, self.k, (first, wanted), |index| self.answer(index))
     }
 
     /// Returns whether this item alone would have admitted the check at `index`, after the checks admitted

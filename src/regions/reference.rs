@@ -137,6 +137,33 @@ impl Taken {
         }
         answer
     }
+
+    /// Returns how many of the `wanted` checks from the index `first` on were admitted, and one answer to all of them: see
+    /// [`reference::Taken::grant`].
+    #[must_use]
+    pub fn grant(&self, first: u64, wanted: u64) -> (u64, Answer) {
+        reference::grant(self.checks.n, self.k, (first, wanted), |index| self.answer(index))
+    }
+
+    /// Returns whether this key alone would have admitted the check at `index`: see [`reference::Taken::affords`].
+    #[must_use]
+    pub fn affords(&self, index: u64) -> bool {
+        let of = |fold: u64, before| {
+            let Checks { n, cost, max_delay } = self.checks;
+            let cost = cost.saturating_mul(fold);
+            let taken = reference::Taken {
+                quota: &self.quota,
+                cost,
+                max_delay,
+                n,
+                k: self.k,
+                before,
+                now: self.at_us,
+            };
+            cost <= self.quota.limit() && taken.affords(index)
+        };
+        of(self.fold, self.before) && self.share.is_none_or(|(fold, before)| of(fold, before))
+    }
 }
 
 /// Entries that a replicator has read from the stream of a peer.

@@ -1,7 +1,7 @@
 //! The replicator: carries the charges of one region to its Redis, in the background of a process.
 //!
-//! Not covered by semantic versioning: a minor version may change this module. No limiter starts it yet, and it does not
-//! serve a Redis Cluster.
+//! Not covered by semantic versioning: a minor version may change this module. A limiter with
+//! [peers](crate::Builder::peer) starts it. It does not serve a Redis Cluster.
 //!
 //! Each process of a region may run one. They need no leader: a cursor in the region's Redis decides which of them applies
 //! an entry. For each peer, a reader repeats these steps:
@@ -23,7 +23,7 @@
 //! - **Peers are independent.** Each reader has a connection of its own, reconnects with exponential backoff up to 1 s, and holds
 //!   at most one read. No check waits for a reader.
 //!
-//! The flusher moves changes of this process into the stream within [`ReplicatorSettings::flush_every`]. It checks for those of
+//! The flusher moves changes of this process into the stream within [`Replication::flush_every`]. It checks for those of
 //! other processes ten times less often.
 
 mod flusher;
@@ -36,11 +36,11 @@ mod stream;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use redis::{ConnectionInfo, IntoConnectionInfo};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use self::local::Local;
 use self::reader::PeerReader;
@@ -48,6 +48,7 @@ use self::status::{FlusherState, PeerState};
 pub use self::status::{PeerStatus, Status};
 pub use self::stream::BEAT;
 use self::stream::Stream;
+use super::Replication;
 use super::script::Keys;
 use crate::connection::{Connection, DedicatedConnection, Login};
 use crate::error::Error;
@@ -68,18 +69,12 @@ pub struct ReplicatorSettings {
     pub prefix: String,
     /// How the keys of replicated gates begin. A peer can change all keys that begin so.
     pub states: String,
-    /// The longest time for which changes of this process wait for others.
-    pub flush_every: Duration,
-    /// The time without news after which a peer is cut off.
-    pub cut_off_after: Duration,
-    /// For how long entries are kept for a peer that is away: the longest window or fill time.
-    pub retention: Duration,
-    /// How many entries are kept at most.
-    pub max_entries: usize,
+    /// The settings that all regions should share.
+    pub replication: Replication,
 }
 
 impl ReplicatorSettings {
-    /// Makes settings with the defaults: 50 ms, 2 s, an hour, and 100,000 entries.
+    /// Makes settings without peers.
     #[must_use]
     pub fn new(region: &str, url: &str, prefix: &str, states: &str) -> Self {
         Self {
@@ -88,10 +83,7 @@ impl ReplicatorSettings {
             peers: Vec::new(),
             prefix: prefix.to_owned(),
             states: states.to_owned(),
-            flush_every: Duration::from_millis(50),
-            cut_off_after: Duration::from_secs(2),
-            retention: Duration::from_secs(3_600),
-            max_entries: 100_000,
+            replication: Replication::default(),
         }
     }
 
@@ -103,6 +95,7 @@ impl ReplicatorSettings {
     }
 
     fn validate(&self) -> Result<(), Error> {
+        self.replication.validate()?;
         let names: Vec<&str> = self.names().collect();
         for (index, name) in names.iter().enumerate() {
             let is_usual = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
@@ -164,15 +157,23 @@ impl Replicator {
     ///
     /// If a URL or a name is not valid, or if the system provides no thread.
     pub fn start(settings: ReplicatorSettings) -> Result<Self, Error> {
-        settings.validate()?;
         let background = Arc::new(Background::default());
-        let connection = Connection::to_server(understood(&settings.url)?, Login::OfUrl, background.clone());
-        let local = Local::new(connection, Keys::new(&settings.prefix));
-        let mut streams = Vec::new();
-        for (_, url) in &settings.peers {
-            let connection = DedicatedConnection::to_server(understood(url)?, Login::OfUrl);
-            streams.push(Stream::new(connection, &settings));
-        }
+        let own = Connection::to_server(server_of(&settings.url)?, Login::OfUrl, background.clone());
+        let peers = settings.peers.iter().map(|(_, url)| server_of(url)).collect::<Result<_, _>>()?;
+        Self::start_with(settings, Arc::new(own), peers, &background)
+    }
+
+    /// Does the same with the connection to this region's Redis, the servers of the peers, and the thread.
+    pub(crate) fn start_with(
+        settings: ReplicatorSettings,
+        own: Arc<Connection>,
+        peers: Vec<ConnectionInfo>,
+        background: &Background,
+    ) -> Result<Self, Error> {
+        settings.validate()?;
+        let local = Local::new(own, Keys::new(&settings.prefix));
+        let to_stream = |info| Stream::new(DedicatedConnection::to_server(info, Login::OfUrl), &settings);
+        let streams: Vec<Stream> = peers.into_iter().map(to_stream).collect();
         let peers = streams.iter().map(|_| Mutex::default()).collect();
         let (changed, flusher) = (Notify::new(), Mutex::default());
         let shared = Arc::new(Shared { settings, local, changed, flusher, peers });
@@ -186,6 +187,33 @@ impl Replicator {
         Ok(this)
     }
 
+    /// Returns the number of regions, this one included.
+    pub(crate) fn regions(&self) -> u64 {
+        self.shared.settings.peers.len() as u64 + 1
+    }
+
+    pub(crate) fn keys(&self) -> &Keys {
+        &self.shared.local.keys
+    }
+
+    /// Returns the local time at which the first of the peers was cut off, in µs since 1970, if one is cut off: see
+    /// [`cut_off`](super::reference::Replication::cut_off).
+    pub(crate) fn cut_us(&self) -> Option<u64> {
+        let after = self.shared.settings.replication.cut_off_after;
+        self.shared.peers.iter().filter_map(|peer| lock(peer).cut_us(after)).min()
+    }
+
+    /// Moves all changes that wait into the stream, at most until `ends`, and ends the jobs.
+    pub(crate) async fn end(&self, ends: Instant) {
+        // What is left waits for another process.
+        let _ = tokio::time::timeout_at(ends, flusher::flush_all(&self.shared)).await;
+        self.stop();
+    }
+
+    fn stop(&self) {
+        self.jobs.iter().for_each(JoinHandle::abort);
+    }
+
     /// Tells the flusher that this process has added changes to the outbox. Does not wait.
     pub fn wake(&self) {
         self.shared.changed.notify_one();
@@ -195,7 +223,7 @@ impl Replicator {
     #[must_use]
     pub fn status(&self) -> Status {
         let names = self.shared.settings.peers.iter().map(|(name, _)| name);
-        let after = self.shared.settings.cut_off_after;
+        let after = self.shared.settings.replication.cut_off_after;
         let peers = names.zip(&self.shared.peers).map(|(name, state)| lock(state).status(name, after));
         let peers = peers.collect();
         let flusher = lock(&self.shared.flusher);
@@ -205,7 +233,7 @@ impl Replicator {
 
 impl Drop for Replicator {
     fn drop(&mut self) {
-        self.jobs.iter().for_each(JoinHandle::abort);
+        self.stop();
     }
 }
 
@@ -215,7 +243,7 @@ impl fmt::Debug for Replicator {
     }
 }
 
-fn understood(url: &str) -> Result<ConnectionInfo, Error> {
+fn server_of(url: &str) -> Result<ConnectionInfo, Error> {
     let shown = RedactedUrl::new(url);
     // The error of the parser may quote the password.
     url.into_connection_info().map_err(|_| {

@@ -1,4 +1,4 @@
-//! The scripts of the mode gossip, and their calls: keys, arguments and replies. No limiter runs them yet.
+//! The scripts of the mode gossip, and their calls: keys, arguments and replies.
 //!
 //! Not covered by semantic versioning: a minor version may change this module.
 //!
@@ -157,10 +157,10 @@ impl Keys {
 
     /// Decides groups, each of which observes the charges of those before it. `cut_us` is the local time at which a peer
     /// was cut off, if one is and the gates have the share policy: see
-    /// [`Region::take_all`](super::reference::Region::take_all). `bound` is the server's time from which on the script
-    /// does nothing, in µs since 1970. [`taken`] reads the reply.
+    /// [`Region::take_all`](super::reference::Region::take_all). [`taken`] reads the reply. The
+    /// script [is bounded](Script::is_bounded): one more argument follows these.
     #[must_use]
-    pub fn take(&self, groups: &[TakeGroup<'_>], cut_us: Option<u64>, bound: Option<u64>) -> Call {
+    pub fn take(&self, groups: &[TakeGroup<'_>], cut_us: Option<u64>) -> Call {
         let (mut quotas, mut keys, mut checks) = (Quotas::default(), Vec::new(), Vec::new());
         for TakeGroup { n, items } in groups {
             keys.extend(items.iter().map(|item| item.key));
@@ -174,7 +174,7 @@ impl Keys {
         }
         let regions = quotas.0.iter().map(|gate| gate.regions).max();
         let args = [optional(cut_us), optional(regions)].into_iter();
-        let args = args.chain(quotas.args()).chain(checks).chain([optional(bound)]).collect();
+        let args = args.chain(quotas.args()).chain(checks).collect();
         Call { script: &TAKE, keys: self.with(keys), args }
     }
 

@@ -262,7 +262,7 @@ impl MemoryKeys {
             taken
         });
         let before = smallvec![before];
-        Outcome { k, before, now_us: now, repeated: Vec::new(), bans: Vec::new() }
+        Outcome::new(k, before, now)
     }
 
     fn take(&mut self, group: &Group, now: u64) -> Result<Outcome, Error> {
@@ -277,22 +277,14 @@ impl MemoryKeys {
                 .collect();
             let k = in_flight::acquire(&mut items, group.n, &mut self.permit_leases, now);
             let before = items.iter().map(|acquire| acquire.item.before).collect();
-            k.map(|k| Outcome { k, before, now_us: now, repeated: Vec::new(), bans: Vec::new() }).map_err(
-                |refused| match refused {
-                    Refused::Lapsed(item) => Error::lapsed_lease().of_item(item),
-                    Refused::Stale(item) => Error::stale_message().of_item(item),
-                },
-            )
+            k.map(|k| Outcome::new(k, before, now)).map_err(|refused| match refused {
+                Refused::Lapsed(item) => Error::lapsed_lease().of_item(item),
+                Refused::Stale(item) => Error::stale_message().of_item(item),
+            })
         } else {
             let mut items: Vec<reference::Item<'_>> = items.collect();
             let k = reference::take(&mut items, group.n, now);
-            Ok(Outcome {
-                k,
-                before: items.iter().map(|item| item.before).collect(),
-                now_us: now,
-                repeated: Vec::new(),
-                bans: Vec::new(),
-            })
+            Ok(Outcome::new(k, items.iter().map(|item| item.before).collect(), now))
         };
         for (item, record) in group.items.iter().zip(records) {
             self.keep(&item.target, record, now);
@@ -362,7 +354,7 @@ impl MemoryKeys {
                 self.denials.insert(item.target.denials_key(), denials, rank);
             }
         }
-        Outcome { k, before, now_us: now, repeated: Vec::new(), bans }
+        Outcome { bans, ..Outcome::new(k, before, now) }
     }
 
     /// Removes the count of a key's denials, to be changed and inserted again.
@@ -401,7 +393,7 @@ impl MemoryKeys {
                 self.keep_holds(item.target.holds_key(), holds);
             }
         }
-        Outcome { k, before, now_us: now, repeated, bans: Vec::new() }
+        Outcome { repeated, ..Outcome::new(k, before, now) }
     }
 
     fn settle(

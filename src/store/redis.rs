@@ -3,9 +3,13 @@
 mod acquire;
 mod ban;
 mod publish;
+#[cfg(feature = "regions")]
+mod replicated;
 mod reply;
 mod reserve;
 mod server_clock;
+
+use std::sync::Arc;
 
 use futures_util::future::{join, join_all};
 use redis::{Cmd, RedisWrite, ToRedisArgs, Value};
@@ -25,6 +29,8 @@ use crate::key::HashTag;
 use crate::observe::health::Server;
 use crate::quota::Quota;
 use crate::quota::algorithm::{ACQUIRE_ALL, BAN, Definition, GROUP, REPORT, RESERVE, SETTLE, Storage};
+#[cfg(feature = "regions")]
+use crate::quota::reference::Before;
 use crate::quota::reference::adapt::{Bounds, Report};
 use crate::quota::reference::holds::NewHold;
 use crate::quota::settlement::Settlement;
@@ -32,19 +38,19 @@ use crate::script::{self, Script};
 
 #[derive(Debug)]
 pub(crate) struct RedisStore {
-    connection: Connection,
+    connection: Arc<Connection>,
     /// Any key of the namespace.
     key: String,
     clock: ServerClock,
 }
 
 impl RedisStore {
-    pub(crate) fn new(connection: Connection, key: String) -> Self {
+    pub(crate) fn new(connection: Arc<Connection>, key: String) -> Self {
         Self { connection, key, clock: ServerClock::default() }
     }
 
-    #[cfg(feature = "admin")]
-    pub(crate) const fn connection(&self) -> &Connection {
+    #[cfg(any(feature = "admin", feature = "regions"))]
+    pub(crate) const fn connection(&self) -> &Arc<Connection> {
         &self.connection
     }
 
@@ -161,6 +167,10 @@ impl RedisStore {
         reply: Value,
         deadline: Deadline,
     ) -> Vec<Result<Outcome, Error>> {
+        #[cfg(feature = "regions")]
+        if let CallKind::Replicated { cut_us } = kind {
+            return replicated::outcomes(groups, cut_us, &reply);
+        }
         let mut outcomes = Reply::new(reply).outcomes(groups);
         let is_full = || outcomes.iter().any(|outcome| outcome.as_ref().is_err_and(Error::is_out_of_memory));
         if matches!(kind, CallKind::Acquire(..) | CallKind::AcquireAll(_)) && is_full() {
@@ -213,6 +223,10 @@ impl RedisStore {
             CallKind::Ban => {
                 let args = |now_us, command: &mut Cmd| ban::ban_args(now_us, groups, command);
                 self.clock.run_in_span(&self.connection, &BAN, quotas(groups), args, to).await
+            }
+            #[cfg(feature = "regions")]
+            CallKind::Replicated { cut_us } => {
+                replicated::run(&self.connection, &replicated::take(groups, cut_us)?, to).await
             }
         }
     }
@@ -366,6 +380,10 @@ impl RedisStore {
         write: Write,
         deadline: Deadline,
     ) -> Result<Written, Error> {
+        #[cfg(feature = "regions")]
+        if let Some(gate) = &target.gate.replicated {
+            return Box::pin(replicated::write(&self.connection, gate, target, write, deadline)).await;
+        }
         let kind = target.gate.quota.kind();
         let Definition { scripts, storage, .. } = kind.definition();
         let (script, is_repeatable) = match write {
@@ -435,6 +453,18 @@ impl RedisStore {
         most: u64,
         deadline: Deadline,
     ) -> Result<UsedCharge, Error> {
+        #[cfg(feature = "regions")]
+        if let Some(gate) = &target.gate.replicated {
+            let write = Write::Penalize { units: units.min(most) };
+            let written =
+                Box::pin(replicated::write(&self.connection, gate, target, write, deadline)).await?;
+            // `most` bounds the charge, not the usage, which other regions change as well.
+            return Ok(UsedCharge {
+                charged: units.min(most),
+                before: Before::default(),
+                now_us: written.now_us,
+            });
+        }
         let quota = &target.gate.quota;
         let definition = quota.kind().definition();
         let script = definition.scripts.charge_used.as_ref().ok_or_else(|| not_written(definition.name))?;
@@ -483,10 +513,20 @@ enum CallKind<'a> {
     Reserve,
     /// Groups of any quotas with a key of a gate with a ban: `lua/take/ban.lua`.
     Ban,
+    /// Groups of replicated gates: `lua/regions/take.lua`. While a peer is cut off, they have to pass a second state.
+    #[cfg(feature = "regions")]
+    Replicated {
+        /// The time of the cut, in µs since 1970 by the server's clock.
+        cut_us: Option<u64>,
+    },
 }
 
 impl<'a> CallKind<'a> {
     fn of(group: &'a Group) -> Self {
+        #[cfg(feature = "regions")]
+        if group.is_replicated() {
+            return Self::Replicated { cut_us: replicated::cut_us(group) };
+        }
         let is_in_flight = group.items.iter().any(|item| item.target.gate.quota.is_in_flight());
         match &*group.items {
             [item] if is_in_flight && !is_shared(group) => {

@@ -117,6 +117,11 @@ impl Group {
         self.items.iter().map(GroupItem::work).sum()
     }
 
+    /// Returns whether other regions hear of its charges. No group has gates of both kinds.
+    pub(super) fn is_replicated(&self) -> bool {
+        self.items.first().is_some_and(|item| item.target.gate.is_replicated())
+    }
+
     /// Returns whether a key has holds, which are read in the same step. Groups with in-flight limits or bans leave
     /// the holds as they are.
     pub(super) fn has_holds(&self) -> bool {
@@ -178,6 +183,9 @@ pub(crate) struct Outcome {
     pub(crate) repeated: Vec<usize>,
     /// The bans that begin with this take.
     pub(crate) bans: Vec<BeginningBan>,
+    /// One entry per item, if other regions hear of the charges.
+    #[cfg(feature = "regions")]
+    pub(crate) replicated: Vec<crate::regions::reference::Taken>,
 }
 
 /// A ban that begins with a take.
@@ -190,6 +198,19 @@ pub(crate) struct BeginningBan {
 }
 
 impl Outcome {
+    /// Makes the outcome of a take without holds, bans and other regions.
+    pub(crate) fn new(k: u64, before: SmallVec<[Before; 2]>, now_us: u64) -> Self {
+        Self {
+            k,
+            before,
+            now_us,
+            repeated: Vec::new(),
+            bans: Vec::new(),
+            #[cfg(feature = "regions")]
+            replicated: Vec::new(),
+        }
+    }
+
     /// Returns how long the ban lasts that begins for the item at this index, in µs.
     pub(crate) fn ban_of(&self, index: usize) -> Option<u64> {
         self.bans.iter().find(|ban| ban.item == index).map(|ban| ban.lasts_us)
@@ -204,8 +225,22 @@ impl Outcome {
 }
 
 impl Outcome {
+    /// Returns the time before which debt denies the item at this index, 0 if none does. `None` if a second state decided,
+    /// too, since a peer is cut off.
+    pub(crate) fn not_before_us(&self, _index: usize) -> Option<u64> {
+        #[cfg(feature = "regions")]
+        if let Some(taken) = self.replicated.get(_index) {
+            return taken.share.is_none().then_some(taken.not_before_us);
+        }
+        Some(0)
+    }
+
     /// Returns whether tidegate's scripts can have sent this reply.
     pub(super) fn is_possible(&self, group: &Group) -> bool {
+        if group.is_replicated() {
+            // The clock of the state may be ahead of `now`.
+            return self.now_us <= EXACT && self.k <= group.n;
+        }
         let mut found = group.items.iter().zip(&self.before).enumerate();
         let (k, n, now) = (self.k, group.n, self.now_us);
         let is_affordable = |index: usize, item: &GroupItem, before: &Before| {

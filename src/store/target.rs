@@ -13,6 +13,8 @@ use crate::key::keyed_hash::{IdentityHasher, KeyedHash, KeyedHasher};
 use crate::key::{HashTag, Keyspace, Prefix};
 use crate::observe::figures::GateCounters;
 use crate::quota::Quota;
+#[cfg(feature = "regions")]
+use crate::regions::Replicated;
 
 /// The part that all checks of one gate share.
 #[derive(Clone, Debug)]
@@ -24,6 +26,9 @@ pub(crate) struct GateInfo {
     pub(crate) keyed_hasher: KeyedHasher,
     /// Of the gates with this name; `None` if this process publishes no figures.
     pub(crate) counters: Option<Arc<GateCounters>>,
+    /// Set if other regions hear of its charges.
+    #[cfg(feature = "regions")]
+    pub(crate) replicated: Option<Replicated>,
 }
 
 impl GateInfo {
@@ -33,11 +38,55 @@ impl GateInfo {
         name: &str,
         quota: Quota,
     ) -> Result<Self, Error> {
-        let prefix = keyspace.prefix(name, &quota)?;
+        Self::with_prefix(keyspace.prefix(name, &quota)?, keyed_hasher, name, quota)
+    }
+
+    fn with_prefix(
+        prefix: Prefix,
+        keyed_hasher: &KeyedHasher,
+        name: &str,
+        quota: Quota,
+    ) -> Result<Self, Error> {
         // The name is part of the prefix, so its length was checked.
         let name = GateName::new(name).ok_or_else(|| Error::config("a gate's name has at most 64 bytes"))?;
         let keyed_hasher = keyed_hasher.clone().after(prefix.text());
-        Ok(Self { name, quota, prefix, keyed_hasher, counters: None })
+        Ok(Self {
+            name,
+            quota,
+            prefix,
+            keyed_hasher,
+            counters: None,
+            #[cfg(feature = "regions")]
+            replicated: None,
+        })
+    }
+
+    /// Makes a gate whose charges other regions hear of.
+    #[cfg(feature = "regions")]
+    pub(crate) fn replicated(
+        keyspace: &Keyspace,
+        keyed_hasher: &KeyedHasher,
+        name: &str,
+        quota: Quota,
+        replicated: Replicated,
+    ) -> Result<Self, Error> {
+        let info = Self::with_prefix(keyspace.replicated_prefix(name, &quota)?, keyed_hasher, name, quota)?;
+        Ok(Self { replicated: Some(replicated), ..info })
+    }
+
+    /// Returns whether other regions hear of its charges.
+    pub(crate) const fn is_replicated(&self) -> bool {
+        #[cfg(feature = "regions")]
+        return self.replicated.is_some();
+        #[cfg(not(feature = "regions"))]
+        false
+    }
+
+    /// Returns the part of the quota that one of these processes of each region has while it decides alone.
+    pub(crate) fn share(&self, instances: u64) -> Quota {
+        #[cfg(feature = "regions")]
+        let instances = instances * self.replicated.as_ref().map_or(1, |gate| gate.gossip.regions);
+        self.quota.share(instances)
     }
 }
 
@@ -80,6 +129,12 @@ impl Target {
     /// Returns the Redis key of the open holds of this key.
     pub(crate) fn holds_key(&self) -> String {
         self.gate.prefix.holds_key(&self.redis_key)
+    }
+
+    /// Returns the Redis key of the share of this replicated key.
+    #[cfg(feature = "regions")]
+    pub(crate) fn share_key(&self) -> String {
+        self.gate.prefix.share_key(&self.redis_key)
     }
 
     /// Returns the Redis key of the count of this key's denials.

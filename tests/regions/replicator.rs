@@ -112,7 +112,7 @@ async fn idle_replicator_sends_few_commands() {
     let mut sites = sites(2);
     let of = |index| {
         let mut settings = settings(&sites, index);
-        settings.flush_every = Duration::from_millis(50);
+        settings.replication = settings.replication.flush_every(Duration::from_millis(50));
         Replicator::start(settings).unwrap()
     };
     let replicators = [of(0), of(1)];
@@ -154,7 +154,7 @@ async fn peer_acknowledges_what_it_has_applied() {
 async fn idle_peer_is_not_cut_off() {
     let sites = sites(2);
     let mut settings = settings(&sites, 0);
-    settings.cut_off_after = 2 * BEAT;
+    settings.replication = settings.replication.cut_off_after(2 * BEAT);
     let replicator = Replicator::start(settings).unwrap();
     assert!(status(&replicator, "us").is_cut_off, "was never heard of");
     let _peer = Replicator::start(site::settings(&sites, 1)).unwrap();

@@ -38,7 +38,9 @@ fn take(
     let group = |keys: &[&'static str]| keys.iter().map(|key| item(key)).collect();
     let groups: Vec<TakeGroup<'_>> =
         groups.iter().map(|(n, keys)| TakeGroup { n: *n, items: group(keys) }).collect();
-    let reply = run(connection, &keys().take(&groups, cut_us, None)).unwrap();
+    let mut call = keys().take(&groups, cut_us);
+    call.args.push(String::new());
+    let reply = run(connection, &call).unwrap();
     taken(&groups, cut_us.is_some(), &reply).unwrap()
 }
 

@@ -76,7 +76,7 @@ impl Survey {
     pub(crate) fn count_others(&mut self, others: &[OtherKey]) {
         for OtherKey { redis_key, kind } in others {
             match kind {
-                NotState::Shared | NotState::AdaptiveLimit => {}
+                NotState::Shared | NotState::AdaptiveLimit | NotState::Replicated => {}
                 NotState::Layout(layout) => *self.layouts.entry(*layout).or_default() += 1,
                 NotState::Foreign => {
                     self.foreign += 1;

@@ -182,7 +182,7 @@ fn admission_under_a_lease_that_has_ended_counts_for_nothing() {
     key.state.lapse();
     key.now.lease = Some(2);
     let before = smallvec![Before::default()];
-    let outcome = Outcome { k: 1, before, now_us: 7, repeated: Vec::new(), bans: Vec::new() };
+    let outcome = Outcome::new(1, before, 7);
     key.state.answered(Some(1), Ok(Share { outcome, n: 1, index: 0, sent_us: 0 }), &key.now);
     assert!(caller.answer().is_none());
     assert_eq!(key.sent().n, 1);

@@ -47,7 +47,7 @@ impl Connecting {
     }
 
     /// Parses a URL. An error shows no more of it than [`RedactedUrl`] does.
-    fn understood(&self, url: &str) -> Result<ConnectionInfo, Error> {
+    pub(super) fn understood(&self, url: &str) -> Result<ConnectionInfo, Error> {
         if cfg!(not(feature = "tls")) && url.starts_with("rediss:") {
             return Err(Error::config("a rediss:// URL needs tidegate's feature `tls`: switch it on"));
         }

@@ -90,7 +90,7 @@ impl LocalTable {
         for (LimitPart { target, share, cost, .. }, record) in parts.iter().zip(records) {
             guards[guard_of(target)].take_back(target, share, record, k * cost, now_us);
         }
-        Outcome { k, before, now_us, repeated: Vec::new(), bans: Vec::new() }
+        Outcome::new(k, before, now_us)
     }
 
     /// Charges units that were used, as far as at most `most` are used afterwards. `warm` is as in [`take`](Self::take).
@@ -266,7 +266,7 @@ pub(super) struct LimitPart<'a> {
 impl<'a> LimitPart<'a> {
     pub(super) fn new(item: &'a GroupItem, instances: u64) -> Self {
         let quota = &item.target.gate.quota;
-        let share = quota.share(instances);
+        let share = item.target.gate.share(instances);
         let is_above_share = item.cost > share.limit();
         let cost = if is_above_share { units_of_share(item.cost, quota.limit(), &share) } else { item.cost };
         Self { target: &item.target, share, cost, max_delay_us: item.max_delay_us, is_above_share }
@@ -302,7 +302,6 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::error::gate_name::GateName;
     use crate::key::keyed_hash::KeyedHasher;
     use crate::key::{KeyMode, Keyspace};
     use crate::store::{GateInfo, GroupItem};
@@ -313,13 +312,8 @@ mod tests {
     #[test]
     fn blocked_key_without_units_stays_in_the_table_after_many_fresh_keys() {
         let quota = Quota::fixed_window(1, std::time::Duration::from_secs(86_400));
-        let gate = Arc::new(GateInfo {
-            name: GateName::new("gate").unwrap(),
-            quota,
-            prefix: Keyspace::new("test", KeyMode::Clear).unwrap().prefix("gate", &quota).unwrap(),
-            keyed_hasher: KeyedHasher::default(),
-            counters: None,
-        });
+        let keyspace = Keyspace::new("test", KeyMode::Clear).unwrap();
+        let gate = Arc::new(GateInfo::new(&keyspace, &KeyedHasher::default(), "gate", quota).unwrap());
         let table = LocalTable::new(1_000);
         // The last known state is found only once, so the table alone keeps the block.
         let is_known = Cell::new(true);

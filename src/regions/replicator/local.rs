@@ -1,5 +1,6 @@
 //! The calls to this region's own Redis.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::try_join3;
@@ -16,7 +17,7 @@ use crate::regions::script::{Applied, Call, Keys, applied, cursor_of};
 const DEADLINE: Duration = Duration::from_secs(2);
 
 pub(super) struct Local {
-    connection: Connection,
+    connection: Arc<Connection>,
     pub(super) keys: Keys,
 }
 
@@ -32,7 +33,7 @@ pub(super) struct KnownPeer {
 }
 
 impl Local {
-    pub(super) fn new(connection: Connection, keys: Keys) -> Self {
+    pub(super) fn new(connection: Arc<Connection>, keys: Keys) -> Self {
         Self { connection, keys }
     }
 

@@ -30,7 +30,7 @@ pub struct PeerStatus {
     pub heard_us: Option<u64>,
     /// The time since then.
     pub silent: Option<Duration>,
-    /// Whether it is silent for longer than [`ReplicatorSettings::cut_off_after`](super::ReplicatorSettings::cut_off_after).
+    /// Whether it is silent for longer than [`Replication::cut_off_after`](crate::regions::Replication::cut_off_after).
     pub is_cut_off: bool,
     /// The age of the oldest change of the last read that had any, by the clock of the peer at the end of the read.
     pub staleness: Option<Duration>,
@@ -60,6 +60,8 @@ pub(super) struct FlusherState {
 
 #[derive(Debug, Default)]
 pub(super) struct PeerState {
+    /// Whether this process has read what the own Redis knows of the peer.
+    is_known: bool,
     /// A time of the own Redis, and when it was.
     heard: Option<(u64, Instant)>,
     pub(super) staleness: Option<Duration>,
@@ -76,6 +78,7 @@ pub(super) struct PeerState {
 impl PeerState {
     /// Notes the time that a replicator of this region has stored last.
     pub(super) fn note_stored(&mut self, before: &KnownPeer) {
+        self.is_known = true;
         self.heard = before.heard_us.map(|heard_us| {
             let ago = Duration::from_micros(before.now_us.saturating_sub(heard_us));
             (heard_us, before.at.checked_sub(ago).unwrap_or(before.at))
@@ -92,6 +95,13 @@ impl PeerState {
         self.applied += changes - failed.min(changes);
         self.failed += failed;
         self.skipped += skipped;
+    }
+
+    /// Returns the time of the own Redis at which the peer was cut off, if it is. A process that starts does not know yet.
+    pub(super) fn cut_us(&self, cut_off_after: Duration) -> Option<u64> {
+        let is_silent = self.heard.is_none_or(|(_, at)| at.elapsed() >= cut_off_after);
+        let heard_us = self.heard.map_or(0, |(heard_us, _)| heard_us);
+        (self.is_known && is_silent).then(|| heard_us + cut_off_after.as_micros() as u64)
     }
 
     pub(super) fn status(&self, name: &str, cut_off_after: Duration) -> PeerStatus {

@@ -38,7 +38,7 @@ impl Reply {
         let before = group.items.iter().map(&mut before).collect::<Result<_, _>>()?;
         let repeated = if group.has_holds() { self.listed(group)? } else { Vec::new() };
         let bans = if group.has_bans() { self.bans(group)? } else { Vec::new() };
-        Ok(Outcome { k, before, now_us, repeated, bans })
+        Ok(Outcome { repeated, bans, ..Outcome::new(k, before, now_us) })
     }
 
     /// Parses the state before a take. `first` is its first number, if it was read already.

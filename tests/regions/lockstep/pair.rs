@@ -113,7 +113,9 @@ impl Pair {
     }
 
     pub fn take(&mut self, groups: &[TakeGroup<'_>], cut_us: Option<u64>) -> Checked<Vec<Vec<Taken>>> {
-        let reply = self.call(&self.keys.take(groups, cut_us, Some(self.now + 1)));
+        let mut call = self.keys.take(groups, cut_us);
+        call.args.push((self.now + 1).to_string());
+        let reply = self.call(&call);
         let found =
             taken(groups, cut_us.is_some(), &reply).ok_or_else(|| format!("the take replies {reply:?}"))?;
         let mut all = Vec::new();

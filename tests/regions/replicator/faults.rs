@@ -15,7 +15,7 @@ fn behind_proxies(sites: &[Site]) -> ([Proxy; 2], [Replicator; 2]) {
     let proxies = [0, 1].map(|index| Proxy::start(sites[index].server.url()).unwrap());
     let urls = [proxies[0].url(), proxies[1].url()];
     let mut settings = settings_of(&[&urls[0], &urls[1]], 0);
-    settings.cut_off_after = Duration::from_secs(1);
+    settings.replication = settings.replication.cut_off_after(Duration::from_secs(1));
     let first = Replicator::start(settings).unwrap();
     (proxies, [first, Replicator::start(self::settings(sites, 1)).unwrap()])
 }

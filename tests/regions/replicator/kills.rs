@@ -87,7 +87,7 @@ async fn process() {
     let Ok(job) = std::env::var(JOB) else { return };
     let words: Vec<&str> = job.split(' ').collect();
     let mut settings = settings_of(&words[1..], words[0].parse().unwrap());
-    settings.flush_every = Duration::from_millis(2);
+    settings.replication = settings.replication.flush_every(Duration::from_millis(2));
     let _replicator = Replicator::start(settings).unwrap();
     report();
     // Ends with its parent.

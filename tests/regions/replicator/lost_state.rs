@@ -17,7 +17,7 @@ async fn trimmed_stream_is_counted_as_a_gap() {
     let proxy = Proxy::start(sites[1].server.url()).unwrap();
     let reader = Replicator::start(settings_of(&[sites[0].server.url(), &proxy.url()], 0)).unwrap();
     let mut short = settings(&sites, 1);
-    short.max_entries = 3;
+    short.replication = short.replication.max_entries(3);
     let _writer = Replicator::start(short).unwrap();
     wait_for_cursors(&mut sites).await;
     for round in 1..=2 {
@@ -39,7 +39,7 @@ async fn entries_that_are_trimmed_after_their_read_are_not_a_gap() {
     let mut sites = sites(2);
     let reader = Replicator::start(settings(&sites, 0)).unwrap();
     let mut short = settings(&sites, 1);
-    short.retention = Duration::from_millis(1);
+    short.replication = short.replication.retention(Duration::from_millis(1));
     let _writer = Replicator::start(short).unwrap();
     wait_for_cursors(&mut sites).await;
     let mut units = Units::new();

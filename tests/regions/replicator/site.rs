@@ -76,7 +76,7 @@ pub fn settings(sites: &[Site], index: usize) -> ReplicatorSettings {
 
 pub fn settings_of(urls: &[&str], index: usize) -> ReplicatorSettings {
     let mut settings = ReplicatorSettings::new(NAMES[index], urls[index], PREFIX, STATES);
-    settings.flush_every = Duration::from_millis(5);
+    settings.replication = settings.replication.flush_every(Duration::from_millis(5));
     let peers = (0..urls.len()).filter(|peer| *peer != index);
     peers.fold(settings, |settings, peer| settings.peer(NAMES[peer], urls[peer]))
 }
@@ -131,7 +131,8 @@ impl Site {
         let (gate, key) = (&gates()[gate], key(gate, subject));
         let items = vec![TakeItem { gate, key: &key, share: "", cost, max_delay: None }];
         let groups = [TakeGroup { n, items }];
-        let call = keys().take(&groups, None, None);
+        let mut call = keys().take(&groups, None);
+        call.args.push(String::new());
         let mut command = redis::cmd("EVAL");
         command.arg(call.script.text).arg(call.keys.len()).arg(&call.keys).arg(&call.args);
         let reply: Value = command.query(&mut self.connection).unwrap();
