@@ -147,7 +147,7 @@ fn mistakes_in_fixed_windows_are_found() {
             ),
             // Windows begin with a microsecond, or with the epoch of Unix.
             ("return start + -start % step", "return start"),
-            ("here - (here - offset) % window", "here - here % window"),
+            ("at - (at - offset) % window", "at - at % window"),
             // A key expires while late charges or debts need it.
             ("kept = begins(w, 3)", "kept = begins(w, 2)"),
             ("kept = begins(w, 2)", "kept = begins(w, 1)"),
