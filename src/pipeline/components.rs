@@ -257,7 +257,7 @@ impl Pipeline {
             None if matches!(*self.store, Store::Redis(_)) => Err(Error::config(
                 "a replicated gate needs other regions: name them by `Builder::region` and `Builder::peer`",
             )),
-            None => mode.replicate(info.quota, 2).map(|_| info.clone()),
+            None => mode.check_quota(&info.quota).map(|()| info.clone()),
         }
     }
 

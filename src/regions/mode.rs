@@ -66,6 +66,15 @@ impl Mode {
         self
     }
 
+    /// Checks that regions can share this quota.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_config`]: see [`Gate::replicated`](crate::Gate::replicated).
+    pub fn check_quota(self, quota: &Quota) -> Result<(), Error> {
+        self.replicate(*quota, 2).map(drop)
+    }
+
     pub(super) const fn policy(self) -> WhenCutOff {
         self.when_cut_off
     }

@@ -362,6 +362,11 @@ impl FileCompiler<'_, '_> {
                            units are used";
             self.reader.error(span, message).hint("remove one of them");
         }
+        if marks.charges_used && rule.as_ref().is_some_and(|(settings, _)| settings.is_replicated) {
+            let message =
+                "`charge_used` cannot be combined with `regions`: units used are counted in one region";
+            self.reader.error(span, message).hint("remove one of them");
+        }
         let counts_denials =
             rule.as_ref().is_some_and(|(settings, _)| settings.ban.is_some()) && !marks.shadow;
         let is_first = self.bans.last().is_none_or(|(domain, _)| !Arc::ptr_eq(domain, &self.domain));

@@ -5,6 +5,8 @@ mod actions;
 
 use tidegate::algorithm::NAMES;
 
+use crate::regions;
+
 pub(super) use self::actions::{
     ACTION, EXTENSION, GENERIC_KEY, HEADER, HEADER_VALUE_MATCH, KEYED, MASKED_REMOTE_ADDRESS,
     QUERY_PARAMETER, QUERY_PARAMETER_VALUE_MATCH, QUERY_PARAMETERS, RATE_LIMITS, REMOTE_ADDRESS,
@@ -155,6 +157,11 @@ pub(super) static RATE_LIMIT: FieldTable = FieldTable {
         ),
         field("tiers", FieldKind::Named(&TIER), "Other numbers for requests of a tier."),
         field("ban", FieldKind::One(&BAN), "Blocks a key after too many denials."),
+        field(
+            "regions",
+            FieldKind::Choice(regions::MODES),
+            "Several regions share the limit: gossip, with debt. Each decides on its own Redis.",
+        ),
         field(
             "candidate",
             FieldKind::One(&CANDIDATE),

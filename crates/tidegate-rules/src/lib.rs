@@ -29,6 +29,7 @@ mod network_reader;
 mod networks;
 mod reader;
 mod regex_like;
+mod regions;
 mod reloading;
 mod rule;
 mod rule_gate;

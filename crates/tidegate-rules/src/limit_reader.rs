@@ -9,10 +9,11 @@ use super::reader::{Fields, Reader};
 use super::rule::{LimitSettings, limit_text};
 use super::yaml::{Value, YamlNode};
 use crate::limit::Limit;
+use crate::regions;
 use tidegate::{Ban, Lease, OnFailure, Quota};
 
 /// The fields that cannot be combined with `unlimited`.
-const LIMITED_FIELDS: [&str; 14] = [
+const LIMITED_FIELDS: [&str; 15] = [
     "unit",
     "unit_multiplier",
     "requests_per_unit",
@@ -25,14 +26,16 @@ const LIMITED_FIELDS: [&str; 14] = [
     "cost",
     "lease",
     "ban",
+    "regions",
     "tiers",
     "candidate",
 ];
 
 /// The fields of a `rate_limit` that exclude a ban, each with the reason.
-const EXCLUDE_BAN: [(&str, &str); 2] = [
+const EXCLUDE_BAN: [(&str, &str); 3] = [
     ("in_flight", "a ban counts denials of a rate, and an in-flight limit has none"),
     ("lease", "denials caused by units that other processes lease would count"),
+    ("regions", "denials are counted in one region"),
 ];
 
 /// The fields that hold the number of a limit.
@@ -59,10 +62,10 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &YamlNode) -> Option<ParsedLim
         .and_then(|node| reader.choice("on_failure", ON_FAILURES, node))
         .map(|at| [OnFailure::Local, OnFailure::Error, OnFailure::Open, OnFailure::Closed][at]);
     let is_unlimited = reader.flag("unlimited", fields.get("unlimited"));
-    let (limit, tiers, cost, lease, ban, candidate) = match is_unlimited {
+    let (limit, tiers, cost, lease, ban, candidate, is_replicated) = match is_unlimited {
         true => {
             reject_beside_unlimited(reader, &fields);
-            (Some(Limit::Unlimited), Vec::new(), 1, None, None, None)
+            (Some(Limit::Unlimited), Vec::new(), 1, None, None, None, false)
         }
         false => {
             let shape = Shape::read(reader, node, &fields);
@@ -73,7 +76,9 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &YamlNode) -> Option<ParsedLim
             let candidate = fields
                 .get("candidate")
                 .and_then(|node| candidate(reader, node, shape.as_ref()?, (number_field(&fields), limit?)));
-            (limit, tiers, shape.map_or(1, |shape| shape.cost), lease, ban, candidate)
+            let of_tiers = tiers.iter().map(|(_, limit)| *limit);
+            let is_replicated = regions::read(reader, &fields, limit.into_iter().chain(of_tiers));
+            (limit, tiers, shape.map_or(1, |shape| shape.cost), lease, ban, candidate, is_replicated)
         }
     };
     let (replaces, tiers, lease) = (replaces.into(), tiers.into(), lease.map(Box::new));
@@ -91,6 +96,7 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &YamlNode) -> Option<ParsedLim
         lease,
         ban,
         candidate,
+        is_replicated,
     };
     (reader.errors.total() == errors_before).then_some((settings, spans))
 }
@@ -112,6 +118,7 @@ fn of_text(reader: &mut Reader<'_>, node: &YamlNode, text: &str) -> Option<Parse
                 lease: None,
                 ban: None,
                 candidate: None,
+                is_replicated: false,
             };
             Some((settings, Vec::new()))
         }

@@ -58,6 +58,8 @@ pub(super) struct LimitSettings {
     pub(super) lease: Option<Box<Lease>>,
     pub(super) ban: Option<Box<Ban>>,
     pub(super) candidate: Option<Quota>,
+    /// Whether several regions share the limit.
+    pub(super) is_replicated: bool,
 }
 
 /// An entry that a descriptor must have.
@@ -245,6 +247,12 @@ impl Rule {
     #[must_use]
     pub fn ban(&self) -> Option<Ban> {
         self.settings.ban.as_deref().copied()
+    }
+
+    /// Returns whether several regions share the limits of the rule.
+    #[must_use]
+    pub fn is_replicated(&self) -> bool {
+        self.settings.is_replicated
     }
 
     /// Returns whether the rule is in shadow mode: it decides and counts, but never denies.

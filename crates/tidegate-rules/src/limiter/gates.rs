@@ -7,6 +7,7 @@ use tidegate::{Ban, Gate, Lease, Limiter, OnFailure, Quota};
 
 use crate::limit::Limit;
 use crate::load::Rules;
+use crate::regions;
 use crate::rule::Rule;
 
 /// The gates of a rule.
@@ -26,6 +27,7 @@ struct GateSettings {
     lease: Option<Lease>,
     ban: Option<Ban>,
     charges_used: bool,
+    is_replicated: bool,
 }
 
 impl RuleGates {
@@ -75,8 +77,20 @@ impl GateSettings {
         iter::once((None, rule.settings.limit)).chain(tiers).map(move |(tier, limit)| {
             let Limit::Quota(quota) = limit else { return (tier, None) };
             let (on_failure, lease) = (rule.settings.on_failure, rule.settings.lease.as_deref().copied());
-            let (is_shadow, charges_used) = (rule.is_shadow(), rule.charges_used());
-            (tier, Some(Self { quota, is_shadow, on_failure, lease, ban: rule.ban(), charges_used }))
+            let (is_shadow, charges_used, is_replicated) =
+                (rule.is_shadow(), rule.charges_used(), rule.is_replicated());
+            (
+                tier,
+                Some(Self {
+                    quota,
+                    is_shadow,
+                    on_failure,
+                    lease,
+                    ban: rule.ban(),
+                    charges_used,
+                    is_replicated,
+                }),
+            )
         })
     }
 
@@ -84,14 +98,15 @@ impl GateSettings {
     /// ban, since it denies nothing.
     fn of_candidate(rule: &Rule) -> Option<Self> {
         let (quota, on_failure) = (rule.candidate()?, rule.settings.on_failure);
-        let charges_used = rule.charges_used();
-        Some(Self { quota, is_shadow: true, on_failure, lease: None, ban: None, charges_used })
+        let (charges_used, is_replicated) = (rule.charges_used(), rule.is_replicated());
+        Some(Self { quota, is_shadow: true, on_failure, lease: None, ban: None, charges_used, is_replicated })
     }
 
     /// Creates the gate from these settings alone, so that equal settings make equal gates.
     fn gate(self, limiter: &Limiter, name: &str) -> Gate {
         // Tiers have one name and different quotas; so has a rule before and after a reload.
         let gate = limiter.try_gate(name, self.quota).expect("a rule's gate has a valid name");
+        let gate = if self.is_replicated { regions::replicated(gate) } else { gate };
         let mut gate = gate.shadow(self.is_shadow).charge_used(self.charges_used);
         if let Some(on_failure) = self.on_failure {
             gate = gate.on_failure(on_failure);

@@ -27,6 +27,18 @@ const EXPECTED: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "regions",
+        &[
+            "3:71 there is no regions `escrow` = expected one of gossip",
+            "4:71 there is no regions `true` = expected one of gossip",
+            "5:52 an in-flight limit cannot be replicated: its permits are held in one region",
+            "6:74 a calendar window cannot be replicated: use a window that is aligned to the clock",
+            "7:55 `regions` cannot be combined with `unlimited` = remove one of them",
+            "8:84 `ban` cannot be combined with `regions`: denials are counted in one region = remove one of them",
+            "9:12 `charge_used` cannot be combined with `regions`: units used are counted in one region = remove one of them",
+        ],
+    ),
+    (
         "ban-beside-in-flight",
         &[
             "4:12 `ban` needs `charge: each` beside `in_flight`, which the rule `auth.upload` has: a step that also acquires permits counts no denials = add `charge: each` to the document, or put one of the rules into another domain",
@@ -96,7 +108,7 @@ const EXPECTED: &[(&str, &[&str])] = &[
     (
         "field-that-nobody-knows",
         &[
-            "7:7 a rate_limit has no field `colour` = known fields: unit, unit_multiplier, requests_per_unit, unlimited, name, replaces, every, zone, anchor, algorithm, burst, in_flight, cost, on_failure, lease, tiers, ban, candidate",
+            "7:7 a rate_limit has no field `colour` = known fields: unit, unit_multiplier, requests_per_unit, unlimited, name, replaces, every, zone, anchor, algorithm, burst, in_flight, cost, on_failure, lease, tiers, ban, regions, candidate",
         ],
     ),
     ("flag-that-is-no-flag", &["4:18 `shadow_mode` must be true or false, not the string `perhaps`"]),

@@ -8,12 +8,15 @@ use tidegate::{Acquired, Adaptive, Ban, Builder, Check, Error, Gate, Lease, Limi
 use tidegate_rules::{ChargedDenials, Descriptor, Mode, Rules, RulesLimiter};
 use tidegate_testkit::{Cluster, Server};
 
-use crate::support::fixture::{PATIENCE, namespace};
+use crate::support::fixture::{PATIENCE, namespace, soon};
 
 /// The page with the table.
 const PAGE: &str = include_str!("../../../../docs/guide/gates.md");
 
 const LIMIT: u64 = 5;
+
+/// The namespace of the limiters in several regions, which is that of all of them.
+const REGIONAL: &str = "what-goes-with-what";
 
 /// Two capabilities that the same check uses.
 #[derive(Clone, Copy)]
@@ -22,6 +25,8 @@ struct Pair<'a>(&'a str, &'a str, &'a Servers);
 struct Servers {
     one: Arc<Server>,
     cluster: Arc<Cluster>,
+    /// The Redis of another region, and a limiter there.
+    peer: (Arc<Server>, Limiter),
 }
 
 /// What keeps the units of a check in use.
@@ -39,6 +44,7 @@ impl Pair<'_> {
     /// Charges the whole limit, and one unit more. Returns whether each was admitted.
     async fn decide_twice(self) -> Result<[bool; 2], String> {
         let limiter = self.limiter().map_err(|error| error.to_string())?;
+        self.wait_for_regions(&limiter).await;
         if self.has("rules") || self.has("denied charged") {
             let limits = self.rules()?.bind(&limiter);
             let (first, held) = self.decide_by_rules(&limits, LIMIT).await?;
@@ -59,17 +65,38 @@ impl Pair<'_> {
             () if self.has("cluster") => builder.cluster(self.2.cluster.urls()),
             () => builder.url(self.2.one.url()),
         };
-        let builder = Limiter::builder().namespace(&namespace()).deadline(PATIENCE);
+        let namespace = if self.is_in_regions() { REGIONAL.to_owned() } else { namespace() };
+        let builder = Limiter::builder().namespace(&namespace).deadline(PATIENCE);
+        let builder = match self.is_in_regions() {
+            true => builder.region("eu").peer("us", self.2.peer.0.url()),
+            false => builder,
+        };
         store(builder).on_failure(OnFailure::Error).build()
+    }
+
+    /// In memory, there is one region.
+    fn is_in_regions(self) -> bool {
+        self.has("regions") && !self.has("in memory")
+    }
+
+    /// Waits until the other region is heard of.
+    async fn wait_for_regions(self, limiter: &Limiter) {
+        let is_heard = || limiter.regions().is_none_or(|status| !status.peers[0].is_cut_off);
+        soon("the peer is heard of", async || is_heard()).await;
+    }
+
+    /// Returns a key of this pair: all pairs of regions share a namespace.
+    fn key(self) -> String {
+        format!("{} {}", self.0, self.1)
     }
 
     fn gate(self, limiter: &Limiter) -> Gate {
         let quota = match () {
             () if self.is_in_flight() => Quota::in_flight(LIMIT),
             () if self.has("calendar") => Quota::calendar_window(LIMIT, Calendar::YEAR),
-            () => a_decade(),
+            () => self.a_decade(),
         };
-        let mut gate = limiter.gate("api", quota).shadow(self.has("shadow"));
+        let mut gate = self.replicated(limiter.gate("api", quota)).shadow(self.has("shadow"));
         if self.has("lease") {
             gate = gate.leased(Lease::default());
         }
@@ -87,11 +114,20 @@ impl Pair<'_> {
     }
 
     fn checks(self, limiter: &Limiter, cost: u64) -> Vec<Check> {
-        let mut checks = vec![self.gate(limiter).key("k").cost(cost)];
+        let mut checks = vec![self.gate(limiter).key(self.key()).cost(cost)];
         if self.has("several gates") {
-            checks.push(limiter.gate("other", a_decade()).key("k"));
+            checks.push(self.replicated(limiter.gate("other", self.a_decade())).key(self.key()));
         }
         checks
+    }
+
+    fn replicated(self, gate: Gate) -> Gate {
+        if self.has("regions") { gate.replicated(tidegate::regions::Mode::gossip()) } else { gate }
+    }
+
+    fn a_decade(self) -> Quota {
+        let quota = Quota::fixed_window(LIMIT, Duration::from_secs(10 * 365 * 86_400));
+        if self.has("regions") { quota.aligned_to_clock() } else { quota }
     }
 
     async fn decide(self, limiter: &Limiter, checks: Vec<Check>) -> Result<(bool, Held), Error> {
@@ -124,20 +160,22 @@ impl Pair<'_> {
         let adaptive = field("adaptive", ", adaptive: {}");
         let shadow = field("shadow", ", shadow_mode: true");
         let used = field("used charged", ", charge_used: true");
+        let regions = field("regions", ", regions: gossip");
         let text = format!(
             "domain: d
 descriptors:
-  - {{ key: api, rate_limit: {{ {limit}{lease}{ban}{adaptive} }}{shadow}{used} }}
-  - {{ key: other, rate_limit: {{ unit: year, requests_per_unit: 5 }} }}
+  - {{ key: api, rate_limit: {{ {limit}{lease}{ban}{adaptive}{regions} }}{shadow}{used} }}
+  - {{ key: other, rate_limit: {{ unit: year, requests_per_unit: 5{regions} }} }}
 "
         );
         Rules::parse("d.yaml", &text).map_err(|errors| errors.to_string())
     }
 
     async fn decide_by_rules(self, limits: &RulesLimiter, hits: u64) -> Result<(bool, Held), String> {
-        let mut descriptors = vec![Descriptor::from([("api", "k")]).hits(hits)];
+        let key = self.key();
+        let mut descriptors = vec![Descriptor::from([("api", &*key)]).hits(hits)];
         if self.has("several gates") {
-            descriptors.push(Descriptor::from([("other", "k")]));
+            descriptors.push(Descriptor::from([("other", &*key)]));
         }
         let text = |error: Error| error.to_string();
         if self.has("reservation") {
@@ -159,10 +197,6 @@ descriptors:
     }
 }
 
-fn a_decade() -> Quota {
-    Quota::fixed_window(LIMIT, Duration::from_secs(10 * 365 * 86_400))
-}
-
 /// The table: its capabilities, and per row the cells up to the diagonal.
 fn table() -> Vec<(&'static str, Vec<&'static str>)> {
     let (_, section) = PAGE.split_once("\n## What goes with what\n").unwrap();
@@ -178,9 +212,12 @@ fn table() -> Vec<(&'static str, Vec<&'static str>)> {
 
 #[tokio::test]
 async fn pairs_that_the_guide_excludes_are_config_errors_and_all_others_decide() {
-    let servers = Servers { one: tidegate_testkit::shared(), cluster: tidegate_testkit::shared_cluster() };
+    let (one, cluster) = (tidegate_testkit::shared(), tidegate_testkit::shared_cluster());
+    let us = Arc::new(Server::process(&[]).unwrap());
+    let there = Limiter::builder().url(us.url()).namespace(REGIONAL).region("us").peer("eu", one.url());
+    let servers = Servers { one, cluster, peer: (us, there.build().unwrap()) };
     let table = table();
-    assert_eq!(table.len(), 13);
+    assert_eq!(table.len(), 14);
     for (row, (one, cells)) in table.iter().enumerate() {
         for ((other, _), cell) in table[..row].iter().zip(cells) {
             let pair = Pair(one, other, &servers);
