@@ -34,6 +34,8 @@ mod memory;
 mod name;
 mod ranking;
 mod redis_load;
+#[cfg(feature = "regions")]
+mod regions;
 mod releases;
 mod scan;
 mod similar;
@@ -60,6 +62,8 @@ use self::name::decoded_key;
 pub use self::name::{Name, NotState, Shape};
 pub use self::ranking::Ranking;
 pub use self::redis_load::RedisLoad;
+#[cfg(feature = "regions")]
+pub use self::regions::{PeerFigures, RegionFigures};
 pub use self::releases::ReleaseInbox;
 pub use self::scan::{OtherKey, Page, Scan};
 pub use self::similar::{did_you_mean, listed};

@@ -10,7 +10,7 @@ mod reply;
 pub(in crate::regions) mod text;
 
 pub use self::reply::{Applied, applied, taken};
-pub use self::text::{Peer, cursor_of, cursor_text, position_text};
+pub use self::text::{Peer, cursor_of, cursor_text, position_of, position_text};
 use super::reference::gossip::Gossip;
 use super::reference::{Batch, Mode};
 pub use super::reference::{TakeGroup, TakeItem};

@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-pub(crate) use self::service::{AdminPort, Charge, Connections, FailurePolicy, ResponseHeaders, Serve};
+pub(crate) use self::service::{AdminPort, Charge, Connections, FailurePolicy, Peer, ResponseHeaders, Serve};
 use crate::quota::{InRules, QuotaArgs, ShownGate};
 use crate::redis_url::{Password, RedisUrl};
 use crate::{gate_names, units};
@@ -125,6 +125,8 @@ pub(crate) enum Command {
     Override(Override),
     /// List the active switches and overrides
     Overrides,
+    /// Show the regions that share limits: when each was heard of, and how far it is behind
+    Regions,
     /// List the gates of the rules and of Redis, with their quotas
     Gates(InRules),
     /// Validate and explain rule files

@@ -17,6 +17,7 @@ mod output;
 mod overrides;
 mod quota;
 mod redis_url;
+mod regions;
 mod request;
 mod rule_document;
 mod rules;
@@ -162,6 +163,7 @@ fn run(cli: &Cli, matches: &ArgMatches, merged: &MergedArguments, out: Output) -
         Command::Gates(rules) => {
             runtime.block_on(async { gate_list::list(rules, &redis.limiter(json)?, out).await })
         }
+        Command::Regions => runtime.block_on(async { regions::show(&redis.limiter(json)?, out).await }),
         Command::Rules(rules) => rules::run(rules, out),
         Command::Serve(serve) => {
             if !serve.configuration.check {

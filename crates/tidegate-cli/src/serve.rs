@@ -9,6 +9,7 @@ mod from_env;
 pub(crate) mod relations;
 mod setting;
 
+use std::env;
 use std::ffi::OsString;
 use std::future::Future;
 use std::io;
@@ -18,7 +19,7 @@ use std::path::PathBuf;
 use clap::Parser;
 use http::header::RETRY_AFTER;
 use serde_json::{Value, json};
-use tidegate::{Event, Limiter, Observer, OnFailure};
+use tidegate::{Builder, Event, Limiter, Observer, OnFailure};
 use tidegate_http::{Draft, Headers};
 use tidegate_rules::{Loader, ReloadingRules};
 use tidegate_server::{
@@ -26,7 +27,7 @@ use tidegate_server::{
 };
 
 use self::certificates::Certificates;
-use crate::args::{Charge, Cli, Command, FailurePolicy, Redis, ResponseHeaders, Serve};
+use crate::args::{Charge, Cli, Command, FailurePolicy, Peer, Redis, ResponseHeaders, Serve};
 use crate::failure::{Failure, NOT_A_NODE};
 use crate::output::{Output, Text, inform, warn, warn_of};
 use crate::{log, option_file};
@@ -161,12 +162,30 @@ fn limiter(serve: &Serve, redis: &Redis, metrics: &ServiceMetrics, out: Output) 
         option_file::warn_of_readers("--reservation-secret-file", path, out.json);
         builder = builder.reservation_secret(redis.read("--reservation-secret-file", path)?);
     }
-    let builder = builder.debt_cap(serve.decisions.debt_cap);
+    let builder = with_regions(builder.debt_cap(serve.decisions.debt_cap), serve, out.json);
     let metrics = match serve.admin.stored_gate_labels {
         true => metrics.observer().with_stored_gate_names(),
         false => metrics.observer(),
     };
     Ok(builder.observer((LogObserver { json: out.json }, metrics)).build()?)
+}
+
+fn with_regions(builder: Builder, serve: &Serve, json: bool) -> Builder {
+    let Some(region) = serve.regions.region.as_ref().filter(|_| !serve.demo) else { return builder };
+    let is_public = |peer: &&Peer| {
+        peer.url.may_have_password() && env::args().any(|argument| argument.contains(peer.url.secret()))
+    };
+    if let Some(peer) = serve.regions.peer.iter().find(is_public) {
+        warn(
+            json,
+            &format!(
+                "every user of this machine can see the password in --peer {peer} (`ps`): put the URL into the setting `peer` \
+                 of the file, or into TIDEGATE_PEER"
+            ),
+        );
+    }
+    let peers = serve.regions.peer.iter();
+    peers.fold(builder.region(region), |builder, peer| builder.peer(&peer.name, peer.url.secret()))
 }
 
 /// Loads the rules, and binds them to the limiter, which does not call Redis yet.

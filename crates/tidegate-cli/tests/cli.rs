@@ -21,6 +21,7 @@ mod overrides;
 mod program;
 #[cfg(unix)] // Envoy
 mod reference_scripts;
+mod regions;
 mod rules;
 mod secrets;
 mod serve;

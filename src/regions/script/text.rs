@@ -38,6 +38,13 @@ pub fn position_text((of, id): Position) -> String {
     format!("{} {}", epoch(of), id_text(id))
 }
 
+/// Reads the text of a position.
+#[must_use]
+pub fn position_of(text: &str) -> Option<Position> {
+    let (epoch, read) = text.split_once(' ')?;
+    Some((epoch_of(epoch)?, id(read)?))
+}
+
 /// Reads the text of a cursor.
 #[must_use]
 pub fn cursor_of(text: &str) -> Option<Cursor> {

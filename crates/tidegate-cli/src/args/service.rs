@@ -1,5 +1,6 @@
 //! The arguments of `serve`.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use clap::{Args, ValueEnum};
 use http::HeaderName;
 use tidegate_rules::ChargedDenials;
 
+use crate::redis_url::RedisUrl;
 use crate::units;
 
 /// The rate-limit service. Each argument is also a setting of the file and of the environment: see `serve::arguments`.
@@ -53,6 +55,42 @@ pub(crate) struct Serve {
     pub(crate) connections: Connections,
     #[command(flatten)]
     pub(crate) admin: AdminPort,
+    #[command(flatten)]
+    pub(crate) regions: Regions,
+}
+
+/// The regions that share the limits of rules with `regions: gossip`.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Regions")]
+pub(crate) struct Regions {
+    /// The name of this region
+    #[arg(long, value_name = "NAME", requires = "peer")]
+    pub(crate) region: Option<String>,
+    /// Another region and its Redis, such as us=rediss://redis.us.example:6379. Repeat for each further region. A URL with a
+    /// password is better a setting of the file or of the environment
+    #[arg(long, value_name = "NAME=URL", requires = "region", value_parser = Peer::parse)]
+    pub(crate) peer: Vec<Peer>,
+}
+
+/// Another region. Displays without the login of its URL.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    pub(crate) name: String,
+    pub(crate) url: RedisUrl,
+}
+
+impl Peer {
+    pub(crate) fn parse(text: &str) -> Result<Self, &'static str> {
+        let (name, url) =
+            text.split_once('=').ok_or("write NAME=URL, such as us=rediss://redis.us.example:6379")?;
+        Ok(Self { name: name.trim().to_owned(), url: url.into() })
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.name, self.url)
+    }
 }
 
 /// Where the settings of `serve` come from. These are no settings themselves.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::arguments::MergedArguments;
 use super::setting::{Kind, Origin, Setting, settings};
-use crate::args::Redis;
+use crate::args::{Peer, Redis};
 use crate::connect::PASSWORD_VARIABLE;
 use crate::failure::Failure;
 use crate::output::{Output, Text, Tone};
@@ -24,7 +24,11 @@ pub(crate) fn print(
         let values = values(&setting, matches, redis);
         let origin = merged.origin(&setting.name);
         let value = yaml(&values, setting.kind);
-        let is_whole = setting.name != "redis" || redis.given_urls().iter().all(RedisUrl::is_shown_whole);
+        let is_whole = match &*setting.name {
+            "redis" => redis.given_urls().iter().all(RedisUrl::is_shown_whole),
+            "peer" => peers(&setting, matches).all(|peer| peer.url.is_shown_whole()),
+            _ => true,
+        };
         // A setting without a value is a comment, so that the file remains valid. So is a part of a URL, which would lead
         // to another database, or without a login.
         let (value, shown) = match (values.is_empty(), is_whole) {
@@ -67,6 +71,7 @@ pub(crate) fn shown(matches: &ArgMatches, redis: &Redis) -> Value {
 fn values(setting: &Setting, matches: &ArgMatches, redis: &Redis) -> Vec<String> {
     match (&*setting.name, setting.kind) {
         ("redis", _) => redis.given_urls().iter().map(ToString::to_string).collect(),
+        ("peer", _) => peers(setting, matches).map(Peer::to_string).collect(),
         (_, Kind::Switch) => vec![matches.get_flag(&setting.id).to_string()],
         _ => {
             let raw = matches.get_raw(&setting.id);
@@ -75,6 +80,10 @@ fn values(setting: &Setting, matches: &ArgMatches, redis: &Redis) -> Vec<String>
             texts.map(|text| redact_urls(text.clone(), [text].into_iter())).collect()
         }
     }
+}
+
+fn peers<'m>(setting: &Setting, matches: &'m ArgMatches) -> impl Iterator<Item = &'m Peer> {
+    matches.get_many::<Peer>(&setting.id).into_iter().flatten()
 }
 
 /// Returns where the password of Redis is, unless a file has it, which is a setting.

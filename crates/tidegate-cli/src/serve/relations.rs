@@ -6,7 +6,7 @@ use crate::args::{ResponseHeaders, Serve};
 use crate::connect::VARIABLE;
 
 /// Settings that need another one.
-const NEEDS: [(&str, &str); 8] = [
+const NEEDS: [(&str, &str); 10] = [
     ("grpc_certificate", "grpc_key"),
     ("grpc_key", "grpc_certificate"),
     ("grpc_client_ca", "grpc_certificate"),
@@ -15,9 +15,11 @@ const NEEDS: [(&str, &str); 8] = [
     ("admin_behind_tls", "admin_addr"),
     ("tls_certificate", "tls_key"),
     ("tls_key", "tls_certificate"),
+    ("region", "peer"),
+    ("peer", "region"),
 ];
 /// Settings that exclude each other.
-const EXCLUDES: [(&str, &str); 2] = [("demo", "rules"), ("cluster", "sentinel")];
+const EXCLUDES: [(&str, &str); 3] = [("demo", "rules"), ("cluster", "sentinel"), ("cluster", "region")];
 
 /// Returns the mistakes of settings of the file or of the environment that lack another one, or exclude each other.
 /// `given`: the names and origins of all settings that have a value. Mistakes among flags only are left to clap.
@@ -49,7 +51,9 @@ fn shown((name, origin): &(String, Origin)) -> String {
 }
 
 /// Settings of Redis, of its failure and of rule files. A demo has rules and limits of its own.
-const UNUSED_IN_DEMO: [&str; 15] = [
+const UNUSED_IN_DEMO: [&str; 17] = [
+    "region",
+    "peer",
     "redis",
     "user",
     "password_file",

@@ -1,0 +1,66 @@
+//! `regions`: the replication of gates, as the Redis of one region shows it.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tidegate::Limiter;
+use tidegate::admin::{Inspector, PeerFigures};
+
+use crate::failure::Failure;
+use crate::output::{Output, Text, Tone, table};
+use crate::units::{human, us};
+
+/// After this silence, a service that has the default settings counts a peer as cut off.
+const CUT_OFF_AFTER: Duration = Duration::from_secs(2);
+
+/// Prints the peers. Returns whether all of them are heard of.
+pub(crate) async fn show(limiter: &Limiter, out: Output) -> Result<bool, Failure> {
+    let inspector = Inspector::new(limiter)?;
+    let Some(figures) = inspector.regions().await? else {
+        let nothing = format!("no gate of the namespace {} is replicated", inspector.namespace());
+        out.print(&json!({ "peers": [] }), &[vec![Text(Tone::Warn, nothing)]])?;
+        return Ok(false);
+    };
+    let rows = figures.peers.iter().map(|peer| {
+        let heard = match peer.silent_for {
+            None => Text(Tone::Bad, "never".to_owned()),
+            Some(silent) if is_cut_off(peer) => Text(Tone::Bad, format!("{} ago: cut off", human(silent))),
+            Some(silent) => format!("{} ago", human(silent)).into(),
+        };
+        let behind = match peer.behind {
+            None => Text(Tone::Warn, "has read nothing".to_owned()),
+            Some(behind) => human(behind).into(),
+        };
+        vec![peer.name.as_str().into(), heard, behind]
+    });
+    let mut lines = table(&["region", "heard of", "is behind by"], rows.collect());
+    lines.push(vec![Text(
+        Tone::Faint,
+        format!(
+            "{} changes wait, {} entries are kept; units forgiven: {}, dropped: {}, of a clock too far ahead: {}",
+            figures.waiting, figures.entries, figures.forgiven, figures.dropped, figures.far
+        ),
+    )]);
+    let peers = figures.peers.iter().map(|peer| {
+        json!({
+            "name": peer.name,
+            "silent_for_us": peer.silent_for.map(us),
+            "is_cut_off": is_cut_off(peer),
+            "behind_us": peer.behind.map(us),
+        })
+    });
+    let json = json!({
+        "peers": peers.collect::<Vec<_>>(),
+        "waiting": figures.waiting,
+        "entries": figures.entries,
+        "forgiven": figures.forgiven,
+        "dropped": figures.dropped,
+        "far": figures.far,
+    });
+    out.print(&json, &lines)?;
+    Ok(!figures.peers.iter().any(is_cut_off))
+}
+
+fn is_cut_off(peer: &PeerFigures) -> bool {
+    peer.silent_for.is_none_or(|silent| silent >= CUT_OFF_AFTER)
+}
