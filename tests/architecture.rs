@@ -108,13 +108,13 @@ fn no_rooms_import_each_other_in_a_circle() {
 fn house_is_within_its_budgets() {
     const ROOMS: usize = 18;
     const FLOORS: usize = 12;
-    const PUBLIC_FUNCTIONS: usize = 462;
+    const PUBLIC_FUNCTIONS: usize = 465;
     const LINES: [(&str, usize); 7] = [
-        ("src", 27_825),
-        ("crates/tidegate-cli/src", 5_495),
+        ("src", 27_920),
+        ("crates/tidegate-cli/src", 5_612),
         ("crates/tidegate-console/src", 3_875),
         ("crates/tidegate-http/src", 5_721),
-        ("crates/tidegate-rules/src", 5_810),
+        ("crates/tidegate-rules/src", 5_880),
         ("crates/tidegate-server/src", 5_800),
         ("lua", 2_814),
     ];

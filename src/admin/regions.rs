@@ -61,7 +61,6 @@ impl Inspector {
             on("HGETALL", &keys.counts),
             on("HGETALL", &keys.heard),
             on("HGETALL", &keys.acks),
-            on("GET", &keys.epoch),
             newest,
         ];
         let mut replies = try_join_all(commands.iter().map(|command| self.call(command))).await?.into_iter();
@@ -72,10 +71,9 @@ impl Inspector {
         let counts: BTreeMap<String, u64> = parsed(next())?;
         let heard: BTreeMap<String, u64> = parsed(next())?;
         let acks: BTreeMap<String, String> = parsed(next())?;
-        let epoch: Option<String> = parsed(next())?;
         let newest: Vec<(String, Value)> = parsed(next())?;
         let newest_ms = newest.first().and_then(|(id, _)| id.split('-').next()?.parse().ok()).unwrap_or(0);
-        if epoch.is_none() && heard.is_empty() {
+        if waiting == 0 && entries == 0 && heard.is_empty() {
             return Ok(None);
         }
         let peer = |name: &String| PeerFigures {

@@ -6,8 +6,10 @@ use tidegate::regions::{Mode, Replication, WhenCutOff};
 use tidegate::{Builder, Error, Gate, Lease, Limiter, Quota, Rate};
 use tidegate_testkit::Server;
 
+use crate::support::acl;
 use crate::support::fixture::{closed_port, soon};
 
+const GUIDE: &str = include_str!("../../docs/guide/regions.md");
 const NAMES: [&str; 3] = ["eu", "us", "ap"];
 /// So long that no unit becomes available during a test.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3_600);
@@ -359,4 +361,54 @@ async fn at_the_moment_of_a_cut_nothing_is_available() {
     }
     fleet.servers[1].restart().unwrap();
     soon("the cut has ended", async || gate(quotas(30)[0]).check("ann").await.unwrap().is_allowed()).await;
+}
+
+#[tokio::test]
+async fn documented_rights_are_enough_and_each_of_a_peer_is_needed() {
+    let servers = [Server::process(&[]).unwrap(), Server::process(&[]).unwrap()];
+    let line = GUIDE.lines().find(|line| line.starts_with("ACL SETUSER")).unwrap();
+    let reader: Vec<&str> = line.split(' ').collect();
+    assert!(GUIDE.contains("`+hincrby`, `+hlen`, `+hrandfield`, `+mget`, `+xadd` and `+xtrim`"));
+    for server in &servers {
+        acl::create_user(server);
+        let more = acl::CALLED_BY_REGIONS.map(|command| format!("+{}", command.to_lowercase()));
+        let more = more.iter().map(String::as_str).chain(["+mget"]);
+        server.cli(&["ACL", "SETUSER", acl::USER].into_iter().chain(more).collect::<Vec<_>>()).unwrap();
+        assert_eq!(server.cli(&reader).unwrap(), "OK");
+    }
+    let urls: Vec<String> =
+        servers.iter().map(|server| server.url().replace("redis://", "redis://reader:PASSWORD@")).collect();
+    let limiter = |at: usize| {
+        let urls: Vec<&str> = urls.iter().map(String::as_str).collect();
+        let own = region(&urls, at).url(servers[at].url()).credentials(acl::USER, acl::PASSWORD);
+        own.follow_overrides(false).instances(1).build().unwrap()
+    };
+    let limiters = [limiter(0), limiter(1)];
+    let gates =
+        limiters.each_ref().map(|limiter| limiter.gate("search", quotas(10)[2]).replicated(Mode::gossip()));
+    let [here, _] = &gates;
+    assert!(here.check("ann").await.unwrap().is_allowed());
+    here.penalize("ann", 2).await.unwrap();
+    here.refund("ann", 1).await.unwrap();
+    wait_for_remaining(&gates, "ann", 8).await;
+    here.block("ann", Duration::from_secs(60)).await.unwrap();
+    here.unblock("ann").await.unwrap();
+    here.reset("ann").await.unwrap();
+    wait_for_remaining(&gates, "ann", 10).await;
+    let has_error = || {
+        let status = limiters[0].regions().unwrap();
+        status.error.is_some() || status.peers[0].error.is_some()
+    };
+    assert!(!has_error(), "{:?}", limiters[0].regions());
+    for right in reader.iter().filter(|word| word.starts_with('+')) {
+        // The right to an own command of a connection is needed only when it is made.
+        if *right == "+ping" {
+            continue;
+        }
+        let without = right.split('|').next().unwrap().replacen('+', "-", 1);
+        servers[1].cli(&["ACL", "SETUSER", "reader", &without]).unwrap();
+        soon(&format!("{right} is missed"), async || has_error()).await;
+        servers[1].cli(&["ACL", "SETUSER", "reader", right]).unwrap();
+        soon(&format!("{right} is back"), async || !has_error()).await;
+    }
 }

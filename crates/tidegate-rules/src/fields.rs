@@ -5,8 +5,6 @@ mod actions;
 
 use tidegate::algorithm::NAMES;
 
-use crate::regions;
-
 pub(super) use self::actions::{
     ACTION, EXTENSION, GENERIC_KEY, HEADER, HEADER_VALUE_MATCH, KEYED, MASKED_REMOTE_ADDRESS,
     QUERY_PARAMETER, QUERY_PARAMETER_VALUE_MATCH, QUERY_PARAMETERS, RATE_LIMITS, REMOTE_ADDRESS,
@@ -36,6 +34,9 @@ const fn default_first() -> [&'static str; NAMES.len() - 1] {
     }
     names
 }
+
+/// The modes in which several regions share a limit.
+pub(super) const REGIONS: &[&str] = &["gossip"];
 
 pub(super) const ON_FAILURES: &[&str] = &["local", "error", "open", "closed"];
 
@@ -159,7 +160,7 @@ pub(super) static RATE_LIMIT: FieldTable = FieldTable {
         field("ban", FieldKind::One(&BAN), "Blocks a key after too many denials."),
         field(
             "regions",
-            FieldKind::Choice(regions::MODES),
+            FieldKind::Choice(REGIONS),
             "Several regions share the limit: gossip, with debt. Each decides on its own Redis.",
         ),
         field(

@@ -2,11 +2,9 @@
 
 use tidegate::{Gate, Quota};
 
+use crate::fields::REGIONS;
 use crate::limit::Limit;
 use crate::reader::{Fields, Reader};
-
-/// The modes of a replicated gate.
-pub(super) const MODES: &[&str] = &["gossip"];
 
 /// Reads whether several regions share a limit and those of its tiers.
 pub(super) fn read(
@@ -15,7 +13,7 @@ pub(super) fn read(
     limits: impl IntoIterator<Item = Limit>,
 ) -> bool {
     let Some(node) = rate_limit.get("regions") else { return false };
-    let is_known = reader.choice("regions", MODES, node).is_some();
+    let is_known = reader.choice("regions", REGIONS, node).is_some();
     let quotas = limits.into_iter().filter_map(Limit::quota);
     if let Some(message) = quotas.filter_map(|quota| check(&quota)).next() {
         reader.error(node.span(), message);

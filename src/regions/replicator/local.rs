@@ -40,6 +40,7 @@ impl Local {
     pub(super) async fn before(&self, peer: &str) -> Result<KnownPeer, Error> {
         let at = Instant::now();
         let key = self.keys.cursor(peer);
+        // Not GET and HGET: a nil is no plausible reply, and the connection would be given up.
         let mut cursor = redis::cmd("MGET");
         let mut heard = redis::cmd("HMGET");
         let (cursor, heard) = (cursor.arg(&key), heard.arg(&self.keys.heard).arg(peer));

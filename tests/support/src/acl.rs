@@ -37,7 +37,7 @@ pub const CALLED: [&str; 25] = [
     "ZSCORE",
 ];
 
-/// The commands that only the scripts of regions call. No limiter needs them yet.
+/// The commands that only the scripts of regions call: of limits that several regions share.
 pub const CALLED_BY_REGIONS: [&str; 5] = ["HINCRBY", "HLEN", "HRANDFIELD", "XADD", "XTRIM"];
 
 /// Returns all commands that a limiter needs, in the spelling of an ACL.
