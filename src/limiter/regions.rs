@@ -12,7 +12,7 @@ use crate::runtime::sharded_arc::ShardedArc;
 /// # Several regions
 impl Gate {
     /// Makes this a replicated gate: its limit is that of all regions together. Each check is decided by the Redis of this
-    /// region, by the charges that it knows; those of other regions arrive in the background, usually within 0.4 s. The
+    /// region, by the charges that it knows; those of other regions arrive in the background. The
     /// [mode](Mode) says in which direction the regions err until then.
     ///
     /// ```

@@ -38,8 +38,8 @@ pub enum WhenCutOff {
 impl Mode {
     /// Gossip with debt: a region admits a check if the charges that it knows leave room.
     ///
-    /// It may admit too much for a moment: at most what the R - 1 other regions admit until their charges arrive, usually
-    /// within 0.4 s. Late charges count in full, also above the limit, so that the surplus is repaid: in the long
+    /// It may admit too much for a moment: at most what the R - 1 other regions admit until their charges arrive, after
+    /// [`flush_every`](super::Replication::flush_every) and one to three times the latency. Late charges count in full, also above the limit, so that the surplus is repaid: in the long
     /// run, a bucket admits its rate, and a fixed window its limit. Sliding logs and counters have no debt beyond their window.
     /// [`regions`](super) states the bounds.
     ///
