@@ -19,7 +19,7 @@ const NEEDS: [(&str, &str); 10] = [
     ("peer", "region"),
 ];
 /// Settings that exclude each other.
-const EXCLUDES: [(&str, &str); 3] = [("demo", "rules"), ("cluster", "sentinel"), ("cluster", "region")];
+const EXCLUDES: [(&str, &str); 2] = [("demo", "rules"), ("cluster", "sentinel")];
 
 /// Returns the mistakes of settings of the file or of the environment that lack another one, or exclude each other.
 /// `given`: the names and origins of all settings that have a value. Mistakes among flags only are left to clap.
@@ -110,6 +110,7 @@ mod tests {
     fn error_of(given: &[&Setting]) -> Option<ErrorKind> {
         let argument = |setting: &&Setting| match setting.kind {
             Kind::Switch => format!("--{}", setting.option),
+            Kind::List if setting.name == "peer" => "--peer=us=redis://127.0.0.1:1".to_owned(),
             // An address has this form, too.
             Kind::One | Kind::List => format!("--{}=127.0.0.1:1", setting.option),
         };
