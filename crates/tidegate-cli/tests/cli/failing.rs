@@ -94,8 +94,10 @@ fn server_of_another_kind_is_an_error_that_names_the_option() {
         .assert(3, &["is a Redis, not a sentinel: give the addresses of sentinels", "or remove --sentinel"]);
     let file = super::rules::File::new("kind", "domain: d\ndescriptors: [{ key: k, rate_limit: 5/min }]\n");
     let any = "127.0.0.1:0";
+    // Without a reply in time, the service would start.
+    let ports = ["--grpc-addr", any, "--http-addr", any, "--deadline", "5s"];
     program
-        .run(["serve", "--cluster", "--rules", file.path(), "--grpc-addr", any, "--http-addr", any])
+        .run([&["serve", "--cluster", "--rules", file.path()], &ports[..]].concat())
         .assert(3, &["is not a node of a Redis Cluster", "remove --cluster"]);
 }
 
