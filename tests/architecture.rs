@@ -111,7 +111,7 @@ fn house_is_within_its_budgets() {
     const PUBLIC_FUNCTIONS: usize = 465;
     const LINES: [(&str, usize); 7] = [
         ("src", 27_920),
-        ("crates/tidegate-cli/src", 5_612),
+        ("crates/tidegate-cli/src", 5_630),
         ("crates/tidegate-console/src", 3_875),
         ("crates/tidegate-http/src", 5_721),
         ("crates/tidegate-rules/src", 5_880),

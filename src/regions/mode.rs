@@ -39,9 +39,9 @@ impl Mode {
     /// Gossip with debt: a region admits a check if the charges that it knows leave room.
     ///
     /// It may admit too much for a moment: at most what the R - 1 other regions admit until their charges arrive, after
-    /// [`flush_every`](super::Replication::flush_every) and one to three times the latency. Late charges count in full, also above the limit, so that the surplus is repaid: in the long
-    /// run, a bucket admits its rate, and a fixed window its limit. Sliding logs and counters have no debt beyond their window.
-    /// [`regions`](super) states the bounds.
+    /// [`flush_every`](super::Replication::flush_every) and one to three times the latency. Late charges count in full, also
+    /// above the limit, so that the surplus is repaid: in the long run, a bucket admits its rate, and a fixed window its limit.
+    /// Sliding logs and counters have no debt beyond their window. [`regions`](super) states the bounds.
     ///
     /// Serves token buckets, leaky buckets, fixed windows by the clock, sliding logs and sliding counters.
     pub const fn gossip() -> Self {

@@ -1,9 +1,10 @@
 //! Limiters of several regions: a replicated gate is used as any other.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate::regions::{Mode, Replication, WhenCutOff};
-use tidegate::{Builder, Error, Gate, Lease, Limiter, Quota, Rate};
+use tidegate::{Builder, Error, Event, Gate, Lease, Limiter, Observer, Quota, Rate};
 use tidegate_testkit::Server;
 
 use crate::support::acl;
@@ -410,5 +411,35 @@ async fn documented_rights_are_enough_and_each_of_a_peer_is_needed() {
         soon(&format!("{right} is missed"), async || has_error()).await;
         servers[1].cli(&["ACL", "SETUSER", "reader", right]).unwrap();
         soon(&format!("{right} is back"), async || !has_error()).await;
+    }
+}
+
+#[derive(Clone, Default)]
+struct Warned(Arc<Mutex<Vec<String>>>);
+
+impl Observer for Warned {
+    fn on(&self, event: &Event<'_>) {
+        if let Event::Warned(warning) = event {
+            self.0.lock().unwrap().push(warning.to_string());
+        }
+    }
+}
+
+#[test]
+fn peer_that_is_read_without_encryption_is_reported_without_its_password() {
+    for (url, is_reported) in [
+        ("redis://reader:s3cret@peer.invalid", true),
+        ("rediss://reader:s3cret@peer.invalid", false),
+        ("redis://127.0.0.1:1", false),
+    ] {
+        let warned = Warned::default();
+        let builder =
+            region(&["redis://127.0.0.1:1", url], 0).stderr_warnings(false).observer(warned.clone());
+        let _limiter = builder.build().unwrap();
+        let warnings = warned.0.lock().unwrap();
+        let is_of_plaintext = |text: &String| {
+            text.ends_with("[peer-plaintext]") && text.contains("\"us\"") && !text.contains("s3cret")
+        };
+        assert_eq!(warnings.iter().any(is_of_plaintext), is_reported, "{url}: {warnings:?}");
     }
 }

@@ -14,14 +14,14 @@ use std::ffi::OsString;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Parser;
 use http::header::RETRY_AFTER;
 use serde_json::{Value, json};
 use tidegate::{Builder, Event, Limiter, Observer, OnFailure};
 use tidegate_http::{Draft, Headers};
-use tidegate_rules::{Loader, ReloadingRules};
+use tidegate_rules::{Loader, ReloadingRules, Rule, Rules};
 use tidegate_server::{
     Admin, BoundServer, HeaderNames, PortName, RateLimitService, Server, ServerError, ServiceMetrics,
 };
@@ -123,12 +123,24 @@ fn is_same_port(one: SocketAddr, other: SocketAddr) -> bool {
 /// Loads the rules, without Redis. Its address and its files are checked, too.
 fn check(serve: &Serve, redis: &Redis, out: Output) -> Result<bool, Failure> {
     if let Some(path) = &serve.rules {
-        let rules = loader(serve).load(path).map_err(Failure::ConfigErrors)?;
+        let rules = load(serve, path)?;
         let warnings = rules.warnings().iter();
         warnings.for_each(|warning| warn(out.json, &format!("warning: {warning}")));
     }
     limiter(serve, redis, &ServiceMetrics::new(), out)?;
     Ok(true)
+}
+
+/// Loads the rules, which may need other settings.
+fn load(serve: &Serve, path: &Path) -> Result<Rules, Failure> {
+    let rules = loader(serve).load(path).map_err(Failure::ConfigErrors)?;
+    match rules.iter().any(Rule::is_replicated) && serve.regions.region.is_none() {
+        true => Err(Failure::usage(
+            "a rule has `regions: gossip`, and the service has no peers: add --region NAME and --peer NAME=URL, or remove \
+             `regions` from the rules",
+        )),
+        false => Ok(rules),
+    }
 }
 
 fn loader(serve: &Serve) -> Loader {
@@ -194,7 +206,7 @@ fn rules(serve: &Serve, limiter: &Limiter) -> Result<ReloadingRules, Failure> {
         return Ok(demo::rules().map_err(Failure::ConfigErrors)?.bind(limiter).into());
     };
     // Loaded before, for errors with their lines.
-    loader(serve).load(path).map_err(Failure::ConfigErrors)?;
+    load(serve, path)?;
     Ok(loader(serve).watch(path, limiter)?)
 }
 

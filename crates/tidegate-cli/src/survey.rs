@@ -30,6 +30,8 @@ pub(crate) struct Survey {
     pub(crate) ranking: Ranking,
     /// The number of keys of other versions of tidegate, by layout.
     pub(crate) layouts: BTreeMap<u32, u64>,
+    /// The number of keys of replicated gates.
+    replicated: u64,
     pub(crate) foreign: u64,
     /// Some of the foreign keys, cut.
     foreign_names: Vec<String>,
@@ -41,7 +43,7 @@ impl Survey {
     pub(crate) fn new(limit: usize) -> Self {
         let (groups, layouts, foreign_names) = Default::default();
         let ranking = Ranking::most_used(limit);
-        Self { keys: 0, groups, ranking, layouts, foreign: 0, foreign_names, overrides: None }
+        Self { keys: 0, groups, ranking, layouts, replicated: 0, foreign: 0, foreign_names, overrides: None }
     }
 
     /// Scans all keys of the namespace, or of one gate.
@@ -76,7 +78,8 @@ impl Survey {
     pub(crate) fn count_others(&mut self, others: &[OtherKey]) {
         for OtherKey { redis_key, kind } in others {
             match kind {
-                NotState::Shared | NotState::AdaptiveLimit | NotState::Replicated => {}
+                NotState::Shared | NotState::AdaptiveLimit => {}
+                NotState::Replicated => self.replicated += 1,
                 NotState::Layout(layout) => *self.layouts.entry(*layout).or_default() += 1,
                 NotState::Foreign => {
                     self.foreign += 1;
@@ -117,7 +120,11 @@ impl Survey {
             let such_as = if count > self.foreign_names.len() as u64 { ", such as" } else { ":" };
             format!("{count} {} not written by tidegate{such_as} {names}", plural(count))
         });
-        layouts.chain(foreign).chain(self.overrides.clone()).collect()
+        let replicated = (self.replicated > 0).then(|| {
+            let count = self.replicated;
+            format!("{count} {} of limits that several regions share: not shown here", plural(count))
+        });
+        layouts.chain(replicated).chain(foreign).chain(self.overrides.clone()).collect()
     }
 }
 

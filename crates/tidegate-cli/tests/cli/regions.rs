@@ -39,6 +39,8 @@ fn services_in_two_regions_share_the_limit_of_a_rule() {
     soon("all charges are sent", || programs[0].json(0, &["regions"])["waiting"] == 0);
     let shown = programs[0].json(0, &["regions"]);
     assert_eq!((&shown["peers"][0]["name"], &shown["dropped"]), (&json!("us"), &json!(0)), "{shown}");
+    let all = programs[0].json(1, &["inspect"]);
+    assert!(all["notes"].to_string().contains("1 key of limits that several regions share"), "{all}");
     servers[1].kill();
     soon("the peer is cut off", || programs[0].run(["regions"]).out.contains("cut off"));
 }
@@ -62,6 +64,7 @@ fn urls_of_peers_are_shown_without_passwords_and_belong_into_no_flag() {
         (&["--peer", "us"][..], "write NAME=URL"),
         (&["--peer", "us=redis://reader:quagga@h", "--region", "us"], "named twice"),
         (&["--region", "eu"], "--peer"),
+        (&[], "add --region NAME and --peer NAME=URL"),
     ] {
         let ran = program.run([&["serve", "--check", "--rules", rules.path()], args].concat());
         assert!(ran.err.contains(expected) && !ran.err.contains("quagga"), "{args:?}: {ran:?}");
