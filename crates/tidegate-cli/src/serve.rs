@@ -185,7 +185,8 @@ fn limiter(serve: &Serve, redis: &Redis, metrics: &ServiceMetrics, out: Output) 
 fn with_regions(builder: Builder, serve: &Serve, json: bool) -> Builder {
     let Some(region) = serve.regions.region.as_ref().filter(|_| !serve.demo) else { return builder };
     let is_public = |peer: &&Peer| {
-        peer.url.may_have_password() && env::args().any(|argument| argument.contains(peer.url.secret()))
+        peer.url.may_have_password()
+            && env::args_os().any(|argument| argument.to_string_lossy().contains(peer.url.secret()))
     };
     if let Some(peer) = serve.regions.peer.iter().find(is_public) {
         warn(
