@@ -57,7 +57,7 @@ fn version(package: &str) -> Option<&'static str> {
     newest
 }
 
-fn processor() -> String {
+pub(crate) fn processor() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
     model.map_or("unknown", |(_, name)| name).to_owned()

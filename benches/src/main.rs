@@ -19,6 +19,8 @@ mod machine;
 mod measure;
 mod permits;
 mod ratios;
+#[cfg(feature = "regions")]
+mod regions;
 mod report;
 mod rounds;
 mod script_alone;
@@ -93,6 +95,12 @@ enum Mode {
     Holds,
     /// The script of gates with a ban, beside those of the same gates without one
     Bans,
+    /// Limits of several regions: the cost of a check, traffic, load and cuts
+    #[cfg(feature = "regions")]
+    Regions {
+        /// Only these parts [default: all]
+        parts: Vec<regions::Part>,
+    },
     /// A service without limits, with tidegate's layer, and with its peers' layers
     #[cfg(feature = "http")]
     Http,
@@ -165,6 +173,8 @@ fn run(options: &Options) -> Result<bool, Failure> {
         Some(Mode::Calendar) => run_scripts(options, json, "fixed window", calendar::run),
         Some(Mode::Holds) => run_scripts(options, json, "plain group", holds::run),
         Some(Mode::Bans) => run_scripts(options, json, "take", bans::run),
+        #[cfg(feature = "regions")]
+        Some(Mode::Regions { ref parts }) => run_regions(&runtime, options, parts, json),
         #[cfg(feature = "http")]
         Some(Mode::Http) => run_http(&runtime, options, json),
         #[cfg(feature = "http")]
@@ -236,6 +246,27 @@ fn run_scripts(
         let machine: serde_json::Map<_, _> =
             machine::machine(&[target]).into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         writeln!(file, "{:#}", json!({ "machine": machine, "scripts": rows }))?;
+    }
+    Ok(true)
+}
+
+#[cfg(feature = "regions")]
+fn run_regions(
+    runtime: &Runtime,
+    options: &Options,
+    parts: &[regions::Part],
+    json: Option<File>,
+) -> Result<bool, Failure> {
+    let parts = if parts.is_empty() { clap::ValueEnum::value_variants() } else { parts };
+    writeln!(stdout(), "{} cores; {}\n", measure::cores(), machine::processor())?;
+    let mut results = serde_json::Map::new();
+    for part in parts {
+        let (table, figures) = part.run(runtime, options)?;
+        writeln!(stdout(), "{table}")?;
+        results.insert(format!("{part:?}").to_lowercase(), figures);
+    }
+    if let Some(mut file) = json {
+        writeln!(file, "{:#}", Json::from(results))?;
     }
     Ok(true)
 }

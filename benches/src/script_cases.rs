@@ -23,7 +23,7 @@ pub(crate) struct Subject {
     script: Text,
     /// Keys per call, or groups of two keys.
     width: u64,
-    fill: fn(&mut Call<'_>),
+    fill: Box<dyn Fn(&mut Call<'_>)>,
     /// µs per key, or per group, of each round.
     us: Vec<f64>,
 }
@@ -123,6 +123,17 @@ impl Subject {
         width: u64,
         fill: fn(&mut Call<'_>),
     ) -> Self {
+        Self::boxed(case, name, script, width, Box::new(fill))
+    }
+
+    /// Makes a subject whose calls depend on values that are captured.
+    pub(crate) fn boxed(
+        case: &'static str,
+        name: &'static str,
+        script: Text,
+        width: u64,
+        fill: Box<dyn Fn(&mut Call<'_>)>,
+    ) -> Self {
         Self { case, name, script, width, fill, us: Vec::new() }
     }
 
@@ -149,9 +160,14 @@ impl Call<'_> {
         self.command.arg(self.width * kinds.len() as u64 + more.len() as u64).arg(more);
         for number in self.numbers() {
             for kind in kinds {
-                self.command.arg(key(kind, number % (KEYS * self.width)));
+                self.command.arg(self.key(kind, number));
             }
         }
+    }
+
+    /// Returns the key of this number. Each is that of a hundred calls in a row.
+    pub(crate) fn key(&self, kind: &str, number: u64) -> String {
+        key(kind, number % (KEYS * self.width))
     }
 
     /// Returns a number for each key of the call. It increases from call to call, as those of messages do.

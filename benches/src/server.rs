@@ -89,8 +89,18 @@ impl Target {
         Ok(1e6 * seconds.ok_or("no used_cpu_user_main_thread in INFO")?)
     }
 
+    /// Returns how often the server has run a command.
+    #[cfg(feature = "regions")]
+    pub(crate) fn calls(&self, command: &str) -> Result<u64, Failure> {
+        let mut stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
+        let info: String = redis::cmd("INFO").arg("commandstats").query(&mut stats)?;
+        let calls = field(&info, &format!("cmdstat_{command}"))
+            .and_then(|stats| stats.strip_prefix("calls=")?.split(',').next()?.parse().ok());
+        Ok(calls.unwrap_or(0))
+    }
+
     /// Returns the CPU time of the main thread since its start.
-    #[cfg(feature = "serve")]
+    #[cfg(any(feature = "regions", feature = "serve"))]
     pub(crate) fn main_thread_cpu(&self) -> Result<std::time::Duration, Failure> {
         let mut stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(std::time::Duration::from_secs_f64(cpu_us(&mut stats)? / 1e6))
