@@ -60,7 +60,10 @@ impl Console {
     pub async fn start(rules: &str) -> Self {
         let (server, namespace) = (shared(), namespace());
         let rules = Rules::parse("shop.yaml", rules).unwrap();
-        let service = RateLimitService::new(rules.bind(&limiter(&server, &namespace)));
+        let limiter = limiter(&server, &namespace);
+        // An attempt to connect has a second, which a busy machine may not keep.
+        limiter.ready_within(Duration::from_secs(60)).await.unwrap();
+        let service = RateLimitService::new(rules.bind(&limiter));
         Self::of(server, namespace, service, None).await
     }
 
