@@ -1,9 +1,9 @@
-//! Faults of the network between a replicator and the servers.
+//! Faults of the network between a replicator and the servers, and of their clocks.
 
 use std::time::{Duration, Instant};
 
 use tidegate::regions::replicator::Replicator;
-use tidegate_testkit::{Fault, Proxy};
+use tidegate_testkit::{Fault, Proxy, Server};
 
 use super::site::{self, Site, Units, assert_converged, settings, settings_of, sites, status};
 use super::{charge_all, wait_for_cursors};
@@ -119,4 +119,24 @@ async fn slow_peer_is_neither_cut_off_nor_counted_twice() {
     assert_converged(&mut sites, &units).await;
     soon("the peer is heard of", async || !status(&replicators[0], "us").is_cut_off).await;
     assert_eq!(status(&replicators[0], "us").error.map(|error| error.to_string()), None);
+}
+
+/// So short that less than a unit drains.
+#[tokio::test]
+async fn charges_count_once_while_the_clock_of_a_redis_is_stepped() {
+    let site = |name| Site::of(name, Server::with_shiftable_clock().unwrap());
+    let mut sites = vec![site("eu"), site("us")];
+    let replicators = [0, 1].map(|index| Replicator::start(settings(&sites, index)).unwrap());
+    wait_for_cursors(&mut sites).await;
+    let mut units = Units::new();
+    for (stepped, seconds) in [(0, 300), (1, -300), (0, -600), (1, 600), (0, 300), (1, -300)] {
+        charge_all(&mut sites, &mut units, 1);
+        sites[stepped].server.shift_clock(seconds * 1_000_000);
+        charge_all(&mut sites, &mut units, 2);
+        assert_converged(&mut sites, &units).await;
+    }
+    for (replicator, peer) in replicators.iter().zip(["us", "eu"]) {
+        let status = status(replicator, peer);
+        assert_eq!((status.gaps, status.rewound, status.failed, status.skipped), (0, 0, 0, 0), "{status:?}");
+    }
 }

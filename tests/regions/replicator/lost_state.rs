@@ -2,14 +2,17 @@
 
 use std::time::Duration;
 
+use rand::Rng;
 use tidegate::regions::replicator::Replicator;
-use tidegate_testkit::{Fault, Proxy};
+use tidegate_testkit::{Fault, Proxy, Server};
 
 use super::site::{
-    self, Units, assert_converged, replicate, settings, settings_of, sites, status, wait_until_read,
+    self, Site, Units, assert_converged, replicate, settings, settings_of, sites, status, wait_until_read,
 };
 use super::{charge_all, wait_for_cursors};
 use crate::support::fixture::soon;
+use crate::support::plan::sequences;
+use crate::support::script::connect;
 
 #[tokio::test]
 async fn trimmed_stream_is_counted_as_a_gap() {
@@ -107,6 +110,59 @@ async fn replication_goes_on_after_a_redis_is_killed_and_starts_empty() {
         wait_until_read(&mut sites).await;
         assert_eq!([0, 1].map(|index| sites[index].used_by(0, "ann")), before.map(|used| used + 7));
     }
+}
+
+/// Charges both regions until one does not answer. Returns the charges, and those that may have been made.
+fn charge_until_killed(urls: &[String]) -> (u64, u64) {
+    let mut connections: Vec<_> = urls.iter().map(|url| connect(url)).collect();
+    let mut charged = 0;
+    for gate in (0..5).cycle() {
+        for connection in &mut connections {
+            match site::try_take(connection, gate, "ann", 1, 1) {
+                Ok(taken) => charged += taken.k,
+                Err(_) => return (charged, 1),
+            }
+        }
+    }
+    unreachable!("the gates have no end")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_charge_counts_once_while_a_redis_that_logs_each_write_is_killed() {
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let start = |name: &'static str, folder: &tempfile::TempDir| {
+        let folder = folder.path().to_str().unwrap();
+        let options = ["--dir", folder, "--appendonly", "yes", "--appendfsync", "always"];
+        Site::of(name, Server::process(&options).unwrap())
+    };
+    let mut sites = vec![start("eu", &folders[0]), start("us", &folders[1])];
+    let replicators = replicate(&sites);
+    wait_for_cursors(&mut sites).await;
+    let urls: Vec<String> = sites.iter().map(|site| site.server.url().to_owned()).collect();
+    let (mut charged, mut unknown) = (0, 0);
+    let kills = sequences() / 25;
+    for kill in 0..kills {
+        let urls = urls.clone();
+        let charging = tokio::task::spawn_blocking(move || charge_until_killed(&urls));
+        tokio::time::sleep(Duration::from_millis(rand::rng().random_range(0..100))).await;
+        let killed = &mut sites[kill as usize % 2];
+        killed.server.kill();
+        let (answered, unanswered) = charging.await.unwrap();
+        killed.restart();
+        (charged, unknown) = (charged + answered, unknown + unanswered);
+    }
+    wait_until_read(&mut sites).await;
+    let used =
+        sites.iter_mut().map(|site| (0..5).map(|gate| site.used_by(gate, "ann")).collect::<Vec<u64>>());
+    let used: Vec<Vec<u64>> = used.collect();
+    assert_eq!(used[0], used[1]);
+    let total: u64 = used[0].iter().sum();
+    assert!((charged..=charged + unknown).contains(&total), "{total} of {charged} and perhaps {unknown}");
+    for (replicator, peer) in replicators.iter().zip(["us", "eu"]) {
+        let status = status(replicator, peer);
+        assert_eq!((status.gaps, status.rewound, status.failed), (0, 0, 0), "{status:?}");
+    }
+    eprintln!("{kills} kills, {charged} charges, {unknown} without a reply");
 }
 
 #[tokio::test]

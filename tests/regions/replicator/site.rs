@@ -115,28 +115,42 @@ pub fn add(units: &mut Units, gate: usize, subject: &str, charged: u64) {
     *units.entry((gate, subject.to_owned())).or_default() += charged;
 }
 
+/// Makes checks. An error leaves open whether they were made.
+pub fn try_take(
+    connection: &mut Connection,
+    gate: usize,
+    subject: &str,
+    n: u64,
+    cost: u64,
+) -> redis::RedisResult<Taken> {
+    let (gate, key) = (&gates()[gate], key(gate, subject));
+    let items = vec![TakeItem { gate, key: &key, share: "", cost, max_delay: None }];
+    let groups = [TakeGroup { n, items }];
+    let mut call = keys().take(&groups, None);
+    call.args.push(String::new());
+    let mut command = redis::cmd("EVAL");
+    command.arg(call.script.text).arg(call.keys.len()).arg(&call.keys).arg(&call.args);
+    let reply: Value = command.query(connection)?;
+    Ok(taken(&groups, false, &reply).unwrap().remove(0).unwrap().remove(0))
+}
+
 impl Site {
     fn start(name: &'static str) -> Self {
-        let server = Server::process(&[]).unwrap();
+        Self::of(name, Server::process(&[]).unwrap())
+    }
+
+    pub fn of(name: &'static str, server: Server) -> Self {
         Self { name, connection: connect(server.url()), server }
     }
 
-    /// Kills the server, and starts an empty one.
+    /// Kills the server, and starts it with what it has stored on disk: nothing by default.
     pub fn restart(&mut self) {
         self.server.restart().unwrap();
         self.connection = connect(self.server.url());
     }
 
     fn take(&mut self, gate: usize, subject: &str, n: u64, cost: u64) -> Taken {
-        let (gate, key) = (&gates()[gate], key(gate, subject));
-        let items = vec![TakeItem { gate, key: &key, share: "", cost, max_delay: None }];
-        let groups = [TakeGroup { n, items }];
-        let mut call = keys().take(&groups, None);
-        call.args.push(String::new());
-        let mut command = redis::cmd("EVAL");
-        command.arg(call.script.text).arg(call.keys.len()).arg(&call.keys).arg(&call.args);
-        let reply: Value = command.query(&mut self.connection).unwrap();
-        taken(&groups, false, &reply).unwrap().remove(0).unwrap().remove(0)
+        try_take(&mut self.connection, gate, subject, n, cost).unwrap()
     }
 
     /// Makes a check, which must be admitted.
