@@ -110,13 +110,13 @@ fn house_is_within_its_budgets() {
     const FLOORS: usize = 12;
     const PUBLIC_FUNCTIONS: usize = 465;
     const LINES: [(&str, usize); 7] = [
-        ("src", 27_920),
+        ("src", 28_105),
         ("crates/tidegate-cli/src", 5_630),
         ("crates/tidegate-console/src", 3_875),
         ("crates/tidegate-http/src", 5_721),
         ("crates/tidegate-rules/src", 5_880),
         ("crates/tidegate-server/src", 5_800),
-        ("lua", 2_814),
+        ("lua", 2_945),
     ];
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut over = Vec::new();

@@ -4,7 +4,7 @@
 
   Defines  `outbox` and `counts`, the first two keys of every script of regions;
            `algorithms`, a table that the algorithms fill; `quota_at`, `quotas_at`,
-           `field_of`, `send`, `count`
+           `field_of`, `send`
 ]]
 local outbox, counts = KEYS[1], KEYS[2]
 local algorithms
@@ -17,7 +17,8 @@ local function quota_at(arg, cut)
   quota.most = ARGV[arg + 1] + ARGV[arg + 5]
   -- The ticks of a unit: 1, except for levels.
   quota.per = math.max(1, ARGV[arg + 3])
-  quota.afford, quota.charge, quota.give_back, quota.room, quota.apply = algorithms[ARGV[arg]](arg + 1, cut)
+  quota.afford, quota.charge, quota.give_back, quota.room, quota.apply =
+    algorithms[ARGV[arg]](arg + 1, ARGV[arg + 5] + 0, ARGV[arg + 6] == '1', cut)
   return quota
 end
 
@@ -39,9 +40,4 @@ local function send(quota, name, key, units)
   if units ~= 0 then
     call('HINCRBY', outbox, field_of('charge', quota, name, key), format(WHOLE, units))
   end
-end
-
--- Counts units by their fate: `forgiven`, `dropped` or `far`.
-local function count(fate, units)
-  if units > 0 then call('HINCRBY', counts, fate, format(WHOLE, units)) end
 end

@@ -9,7 +9,7 @@
            current and the next window; the start of the current one (us); units
            of earlier windows that count in it; this debt when the previous window
            began
-  ARGV     quota: limit, window (us), 1 if fixed windows, offset (us), debt, 1 if carry
+  ARGV     quota: limit, window (us), 1 if fixed windows, offset (us)
   State    as fixed_window, with the debt, or as sliding_counter; then the windows, a
            table that `charge` and `give_back` take
   Writes   a charge: HSET, PEXPIREAT; HINCRBY of units that are forgiven. A denial:
@@ -24,10 +24,16 @@ local MAX_UNITS = 4503599627370496
 local PATTERN = '^(%d+)%+(%d+)%+(%d+) since (%d+) debt (%d+) after (%d+)(.*)$'
 local COUNTS = format('%s+%s+%s since %s debt %s after %s', WHOLE, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE)
 
--- `cut`: of a share, the local time of the cut (us).
-local function windows(arg, cut)
+-- Counts units by their fate: `forgiven`, `dropped` or `far`.
+local function count(fate, units)
+  if units > 0 then call('HINCRBY', counts, fate, format(WHOLE, units)) end
+end
+
+-- `most_debt`, and whether it is carried over: see quota_at. `cut`: of a share, the
+-- local time of the cut (us).
+local function windows(arg, most_debt, carry, cut)
   local limit, window, offset = ARGV[arg] + 0, ARGV[arg + 1] + 0, ARGV[arg + 3] + 0
-  local is_fixed, most_debt, carry = ARGV[arg + 2] == '1', ARGV[arg + 4] + 0, ARGV[arg + 5] == '1'
+  local is_fixed = ARGV[arg + 2] == '1'
   -- Fixed windows begin with a millisecond.
   local step = is_fixed and 1000 or 1
   local function start_of(at)

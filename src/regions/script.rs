@@ -11,9 +11,13 @@ pub(in crate::regions) mod text;
 
 pub use self::reply::{Applied, applied, taken};
 pub use self::text::{Peer, cursor_of, cursor_text, position_of, position_text};
+use std::sync::LazyLock;
+
 use super::reference::gossip::Gossip;
 use super::reference::{Batch, Mode};
 pub use super::reference::{TakeGroup, TakeItem};
+use crate::quota::Quota;
+use crate::quota::algorithm::{Definition, Kind};
 use crate::script::{Script, allow_oom, lua, with_bound, with_prelude};
 
 /// Composes a script that knows the five algorithms of rates: its first files, and its last ones.
@@ -33,9 +37,52 @@ macro_rules! of_regions {
     };
 }
 
-/// Decides groups, and sends what it charged to the other regions: `lua/regions/take.lua`.
+/// Decides groups of any gates, and sends what it charged to the other regions: `lua/regions/take.lua`.
 pub static TAKE: Script =
     Script::bounded("regions:take", of_regions!([with_bound!(lua!("prelude"))], "share", "take"));
+
+/// The take of windows, composed as those of the other algorithms are.
+const TAKE_WINDOWS: &str = with_bound!(
+    lua!("regions/fast_windows"),
+    "local function slow_path(call, format, now, stamp)\n",
+    lua!("prelude"),
+    lua!("quota/hash_state"),
+    lua!("regions/windows"),
+    lua!("regions/slow_windows"),
+    lua!("take/slow_path"),
+    "end\n",
+    lua!("take/take")
+);
+
+/// Decide keys of one gate while no peer is cut off, and send what they charged to the other regions: the takes, each as a
+/// function, followed by `lua/regions/take_gate.lua`.
+static TAKES: LazyLock<[Script; 4]> = LazyLock::new(|| {
+    let script = |name: &'static str| {
+        let plain = Definition::of_name(name.trim_start_matches("regions:take:"));
+        let take = plain.map_or(TAKE_WINDOWS, |definition| definition.scripts.take.text);
+        let take = take.strip_prefix(with_bound!("")).unwrap_or_default();
+        let before =
+            with_bound!("local outbox, counts, mode, name = nil, nil, nil, '0'\nlocal function take()\n");
+        Script::bounded(name, [before, take, "end\n", lua!("regions/take_gate")].concat().leak())
+    };
+    [
+        "regions:take:token_bucket",
+        "regions:take:leaky_bucket",
+        "regions:take:sliding_log",
+        "regions:take:windows",
+    ]
+    .map(script)
+});
+
+fn take_of(quota: &Quota) -> &'static Script {
+    let [token_bucket, leaky_bucket, sliding_log, windows] = &*TAKES;
+    match quota.kind() {
+        Kind::TokenBucket(_) => token_bucket,
+        Kind::LeakyBucket(_) => leaky_bucket,
+        Kind::SlidingLog(_) => sliding_log,
+        _ => windows,
+    }
+}
 
 const WRITE_TEXT: &str = of_regions!([with_prelude!("")], "stream", "changes", "write");
 
@@ -59,8 +106,9 @@ pub static APPLY: Script = Script::new("regions:apply", of_regions!([with_prelud
 
 /// Returns all scripts of regions.
 #[must_use]
-pub fn all() -> [&'static Script; 5] {
-    [&TAKE, &WRITE, &GIVE_BACK, &FLUSH, &APPLY]
+pub fn all() -> [&'static Script; 9] {
+    let [token_bucket, leaky_bucket, sliding_log, windows] = &*TAKES;
+    [&TAKE, token_bucket, leaky_bucket, sliding_log, windows, &WRITE, &GIVE_BACK, &FLUSH, &APPLY]
 }
 
 /// A call of a script.
@@ -108,6 +156,14 @@ impl<'g> Quotas<'g> {
     fn args(self) -> impl Iterator<Item = String> {
         std::iter::once(self.0.len().to_string()).chain(self.0.into_iter().flat_map(text::quota))
     }
+}
+
+/// Returns the gate of groups of one key each, if they have one gate and the call has no cut. Such groups have a script of
+/// their own: it is cheaper.
+fn common_gate<'g>(groups: &[TakeGroup<'g>], is_cut: bool) -> Option<&'g Gossip> {
+    let gate = groups.first()?.items.first()?.gate;
+    let is_alike = |group: &TakeGroup<'_>| matches!(&*group.items, [item] if item.gate == gate);
+    (!is_cut && groups.iter().all(is_alike)).then_some(gate)
 }
 
 /// Returns the argument of a number that may be absent.
@@ -161,6 +217,9 @@ impl Keys {
     /// script [is bounded](Script::is_bounded): one more argument follows these.
     #[must_use]
     pub fn take(&self, groups: &[TakeGroup<'_>], cut_us: Option<u64>) -> Call {
+        if let Some(gate) = common_gate(groups, cut_us.is_some()) {
+            return self.take_gate(gate, groups);
+        }
         let (mut quotas, mut keys, mut checks) = (Quotas::default(), Vec::new(), Vec::new());
         for TakeGroup { n, items } in groups {
             keys.extend(items.iter().map(|item| item.key));
@@ -176,6 +235,25 @@ impl Keys {
         let args = [optional(cut_us), optional(regions)].into_iter();
         let args = args.chain(quotas.args()).chain(checks).collect();
         Call { script: &TAKE, keys: self.with(keys), args }
+    }
+
+    fn take_gate(&self, gate: &Gossip, groups: &[TakeGroup<'_>]) -> Call {
+        let checks = |group: &TakeGroup<'_>| {
+            let item = group.items[0];
+            [group.n.to_string(), item.cost.to_string(), optional(item.max_delay)]
+        };
+        let mut checks: Vec<[String; 3]> = groups.iter().map(checks).collect();
+        if checks.windows(2).all(|pair| pair[0] == pair[1]) {
+            checks.truncate(1);
+            checks.retain(|checks| *checks != ["1", "1", ""]);
+        }
+        let quota = text::quota(gate);
+        let numbers = gate.quota.kind().fields().to_string();
+        let args = quota[1..5].iter().cloned().chain(checks.into_iter().flatten());
+        let args = args.chain([numbers, quota.join(",")]).collect();
+        let states = groups.iter().map(|group| group.items[0].key);
+        let keys = states.chain([&*self.outbox, &*self.counts]).map(str::to_owned).collect();
+        Call { script: take_of(&gate.quota), keys, args }
     }
 
     /// Changes a key. `epoch` is a random number, for a stream that has none.

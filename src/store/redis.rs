@@ -34,6 +34,8 @@ use crate::quota::reference::Before;
 use crate::quota::reference::adapt::{Bounds, Report};
 use crate::quota::reference::holds::NewHold;
 use crate::quota::settlement::Settlement;
+#[cfg(feature = "regions")]
+use crate::regions::reference::gossip::Gossip;
 use crate::script::{self, Script};
 
 #[derive(Debug)]
@@ -168,7 +170,7 @@ impl RedisStore {
         deadline: Deadline,
     ) -> Vec<Result<Outcome, Error>> {
         #[cfg(feature = "regions")]
-        if let CallKind::Replicated { cut_us } = kind {
+        if let CallKind::Replicated { cut_us, .. } = kind {
             return replicated::outcomes(groups, cut_us, &reply);
         }
         let mut outcomes = Reply::new(reply).outcomes(groups);
@@ -225,7 +227,7 @@ impl RedisStore {
                 self.clock.run_in_span(&self.connection, &BAN, quotas(groups), args, to).await
             }
             #[cfg(feature = "regions")]
-            CallKind::Replicated { cut_us } => {
+            CallKind::Replicated { cut_us, .. } => {
                 replicated::run(&self.connection, &replicated::take(groups, cut_us)?, to).await
             }
         }
@@ -513,9 +515,11 @@ enum CallKind<'a> {
     Reserve,
     /// Groups of any quotas with a key of a gate with a ban: `lua/take/ban.lua`.
     Ban,
-    /// Groups of replicated gates: `lua/regions/take.lua`. While a peer is cut off, they have to pass a second state.
+    /// Groups of replicated gates: `lua/regions/take.lua`; those of one key of this gate without a cut:
+    /// `lua/regions/take_gate.lua`. While a peer is cut off, they have to pass a second state.
     #[cfg(feature = "regions")]
     Replicated {
+        gate: Option<&'a Gossip>,
         /// The time of the cut, in µs since 1970 by the server's clock.
         cut_us: Option<u64>,
     },
@@ -525,7 +529,8 @@ impl<'a> CallKind<'a> {
     fn of(group: &'a Group) -> Self {
         #[cfg(feature = "regions")]
         if group.is_replicated() {
-            return Self::Replicated { cut_us: replicated::cut_us(group) };
+            let cut_us = replicated::cut_us(group);
+            return Self::Replicated { gate: replicated::gate(group).filter(|_| cut_us.is_none()), cut_us };
         }
         let is_in_flight = group.items.iter().any(|item| item.target.gate.quota.is_in_flight());
         match &*group.items {

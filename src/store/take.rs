@@ -79,7 +79,8 @@ impl GroupItem {
             // Measured: two to three times as long, and a counted denial four to five times.
             Some(Companion::Ban { .. }) => 3 * work,
             Some(Companion::Holds(_)) => 2 * work,
-            _ if self.target.gate.is_replicated() => 3 * work,
+            // Measured: 1.2 to 2.3 times as long.
+            _ if self.target.gate.is_replicated() => 2 * work,
             _ => work,
         }
     }

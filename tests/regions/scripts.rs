@@ -63,11 +63,15 @@ fn batch(changes: Vec<(Field, i64)>) -> Batch {
 fn digests_of_scripts_of_regions_are_pinned() {
     let digests = all().map(|script| (script.name, script.digest()));
     let pinned = [
-        ("regions:take", "ee0a12cc6e3699b3b22e62da4c7126c59f48a19d"),
-        ("regions:write", "ba26786ddd0876feb8af633850367b16bacd62e5"),
-        ("regions:give_back", "09a2deba03ff0a9ba8f35050597e1b089bcf5a33"),
-        ("regions:flush", "2f0908ad58738c1d690c50150c8a982c083c849a"),
-        ("regions:apply", "fb4922c61f2effe88fb2c8dabce9b98ab834c13b"),
+        ("regions:take", "a079e2953cd4df1aa1f903a85116f849c28a34a4"),
+        ("regions:take:token_bucket", "ec1bc90a78a4130f5e580b647c8f35b0d2d88f49"),
+        ("regions:take:leaky_bucket", "d2831e6efcf0cdec846452f05e3050bbc7aab70b"),
+        ("regions:take:sliding_log", "a63a0e622bb4dfb374e6c9e01c3625d1d944d011"),
+        ("regions:take:windows", "2aa80c4462b6742fb698ebd3b5ee29f6398b8754"),
+        ("regions:write", "85e174d356c86e08e6206d048d5b581bd7fd7f3a"),
+        ("regions:give_back", "0769d77d60b867d0038381ffd7009e7ae44299fa"),
+        ("regions:flush", "1cb1b82765e3bfb13608632f61de4b4f700e8635"),
+        ("regions:apply", "8d756c6742438cd145ac491b05218f66918e5d0e"),
     ];
     assert_eq!(digests, pinned, "a script changed: review it, then pin the digests on the left");
 }

@@ -82,6 +82,11 @@ impl Gossip {
         Grid::of(&self.quota)
     }
 
+    /// Returns the start of the window of this time, in µs since 1970. `None` of levels and logs.
+    pub(in crate::regions) fn start_us(&self, now: u64) -> Option<u64> {
+        self.grid().map(|grid| grid.start(now))
+    }
+
     fn algorithm(&self) -> &dyn Algorithm {
         self.quota.kind().algorithm()
     }

@@ -41,7 +41,7 @@ impl Grid {
         }
     }
 
-    fn start(&self, now: u64) -> u64 {
+    pub(super) fn start(&self, now: u64) -> u64 {
         let now = now - now % self.step_us;
         now - (now + self.length_us - self.offset_us) % self.length_us
     }

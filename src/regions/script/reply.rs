@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use super::cursor_of;
+use super::{common_gate, cursor_of};
 use crate::quota::algorithm::Kind;
 use crate::quota::reference::Before;
 use crate::regions::reference::gossip::Gossip;
@@ -28,6 +28,11 @@ pub fn taken(
     let Value::Array(values) = reply else { return None };
     let mut values = values.iter();
     let now = number(values.next()?)?;
+    if let Some(gate) = common_gate(groups, is_cut) {
+        let mut values = values.as_slice();
+        let rows = groups.iter().map(|group| row(gate, group, &mut values, now)).collect::<Option<_>>()?;
+        return values.is_empty().then_some(rows);
+    }
     let mut group = |TakeGroup { n, items }: &TakeGroup<'_>| {
         let k = match values.next()? {
             Value::BulkString(error) => return Some(Err(String::from_utf8_lossy(error).into_owned())),
@@ -48,6 +53,45 @@ pub fn taken(
     values.next().is_none().then_some(groups)
 }
 
+/// Reads a row of the reply to a take of one gate.
+fn row(
+    gate: &Gossip,
+    TakeGroup { n, items }: &TakeGroup<'_>,
+    values: &mut &[Value],
+    now: u64,
+) -> Option<Result<Vec<Taken>, String>> {
+    if let [Value::BulkString(error), rest @ ..] = *values {
+        *values = rest;
+        return Some(Err(format!("1 {}", String::from_utf8_lossy(error))));
+    }
+    let mut signed = || match values.split_off_first()? {
+        Value::Int(number) => Some(*number),
+        _ => None,
+    };
+    // Like the reply to a plain take.
+    let (k, first) = match signed()? {
+        first @ 0.. => (*n, first),
+        k => ((-1 - k).unsigned_abs(), signed()?),
+    };
+    let mut before = Before::default();
+    if first < 0 {
+        before.blocked_until_us = signed()?.try_into().ok()?;
+    }
+    before.raw[0] = if first < 0 { -1 - first } else { first }.unsigned_abs();
+    for number in &mut before.raw[1..gate.quota.kind().fields()] {
+        *number = signed()?.try_into().ok()?;
+    }
+    let mut named = gate.start_us(now).map(|start_us| [start_us, 0, 0]);
+    if let (Some(named), [Value::BulkString(text), rest @ ..]) = (&mut named, *values)
+        && let Some(numbers) = numbers(text)
+    {
+        (*named, *values) = (numbers, rest);
+    }
+    let found = named.map_or_else(Default::default, |named| windows(before.raw[0], named));
+    let checks = Checks { n: *n, cost: items[0].cost, max_delay: items[0].max_delay };
+    Some(Ok(vec![gate.taken(checks, k, before, found, now)]))
+}
+
 /// Reads the state of an item: the usage, and the windows and their debt, if it has any.
 fn state<'v>(gate: &Gossip, mut values: impl Iterator<Item = &'v Value>) -> Option<(Before, (Windows, u64))> {
     let mut next = || number(values.next()?);
@@ -58,12 +102,21 @@ fn state<'v>(gate: &Gossip, mut values: impl Iterator<Item = &'v Value>) -> Opti
     }
     let mut found = (Windows::default(), 0);
     if let Kind::FixedWindow(_) | Kind::SlidingCounter(_) = gate.quota.kind() {
-        let [start_us, debt, following] = [next()?, next()?, next()?];
-        // The units of a fixed window include its debt. Counters have none.
-        let counts = [0, raw[0].saturating_sub(debt) as i64, following as i64];
-        found = (Windows { start_us, counts }, debt);
+        found = windows(raw[0], [next()?, next()?, next()?]);
     }
     Some((Before { blocked_until_us, raw }, found))
+}
+
+/// Returns the windows of a state with these used units, and their debt.
+fn windows(used: u64, [start_us, debt, next]: [u64; 3]) -> (Windows, u64) {
+    // The units of a fixed window include its debt. Counters have none.
+    (Windows { start_us, counts: [0, used.saturating_sub(debt) as i64, next as i64] }, debt)
+}
+
+/// Reads the start of the current window, its debt, and the units of the next one. `None` of the error of another row.
+fn numbers(text: &[u8]) -> Option<[u64; 3]> {
+    let mut words = std::str::from_utf8(text).ok()?.split(' ').map(|word| word.parse().ok());
+    Some([words.next()??, words.next()??, words.next()??])
 }
 
 /// Reads the reply to an application. `None` if no script makes this reply.

@@ -6,6 +6,7 @@ use super::reply::unexpected;
 use crate::connection::{CallTarget, Connection, Deadline};
 use crate::error::Error;
 use crate::regions::Replicated;
+use crate::regions::reference::gossip::Gossip;
 use crate::regions::reference::{TakeGroup, TakeItem, Taken};
 use crate::regions::script::{self, Call, taken};
 use crate::store::command::{Write, Written};
@@ -15,6 +16,12 @@ use crate::store::target::Target;
 /// Returns the time of the cut that a gate of the group has to respect, in µs since 1970 by the server's clock.
 pub(super) fn cut_us(group: &Group) -> Option<u64> {
     gates(group).filter_map(Replicated::cut_us).min()
+}
+
+/// Returns the gate of a group of one key: such groups of one gate are cheaper together.
+pub(super) fn gate(group: &Group) -> Option<&Gossip> {
+    let [item] = &*group.items else { return None };
+    item.target.gate.replicated.as_ref().map(|replicated| &replicated.gossip)
 }
 
 fn gates(group: &Group) -> impl Iterator<Item = &Replicated> {

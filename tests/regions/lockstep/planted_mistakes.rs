@@ -108,6 +108,43 @@ fn mistakes_in_groups_are_found() {
 }
 
 #[test]
+fn mistakes_in_takes_of_one_gate_are_found() {
+    let of_all = [
+        // Denied checks are sent, or one of several; a blocked key is read as two.
+        ("local units = k * cost", "local units = n * cost"),
+        ("local units = k * cost", "local units = k"),
+        // The units of one key are sent of the next one, too.
+        ("if units ~= sent then", "if sent == 1 then"),
+        ("if reply[at] < 0 then at = at + 1 end", ""),
+    ];
+    assert_all_found(Family::LeakyBucket, &of_all);
+    assert_all_found(Family::SlidingLog, &of_all);
+    assert_all_found(
+        Family::FixedWindow,
+        &[
+            // The window that a row names is not charged elsewhere, or it is read as another key.
+            ("prefix, at = field .. start .. ' ', at + 1", "at = at + 1"),
+            // The units of the window before count, or a debt is forgotten.
+            ("      previous = count\n", "      current = count\n"),
+            ("if count > limit or before", "if before"),
+            ("format(counts, previous, current + k * cost)", "format(counts, previous, current + n * cost)"),
+            ("format(counts, previous, current + k * cost)", "format(counts, 0, current + k * cost)"),
+            // A key expires while late charges need it, or never.
+            ("math.ceil((start + 2 * window) / 1000)", "ends"),
+            ("if not has_expiry then", "if false then"),
+            ("local at = is_fixed and now - now % 1000 or now", "local at = now"),
+        ],
+    );
+    assert_all_found(
+        Family::SlidingCounter,
+        &[
+            ("used + floor(previous * (start + window - now) / window)", "used + previous"),
+            ("rows[size] = is_fixed and ends or previous", "rows[size] = ends"),
+        ],
+    );
+}
+
+#[test]
 fn mistakes_in_fixed_windows_are_found() {
     assert_all_found(
         Family::FixedWindow,
