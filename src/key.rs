@@ -318,7 +318,7 @@ impl Keyspace {
     /// Returns the prefix of all Redis keys of one replicated gate.
     #[cfg(feature = "regions")]
     pub(crate) fn replicated_prefix(&self, gate: &str, quota: &Quota) -> Result<Prefix, Error> {
-        self.prefix_after(GOSSIP, gate, quota)
+        Ok(Prefix { is_replicated: true, ..self.prefix_after(GOSSIP, gate, quota)? })
     }
 
     fn prefix_after(&self, mode: &str, gate: &str, quota: &Quota) -> Result<Prefix, Error> {
@@ -331,7 +331,15 @@ impl Keyspace {
         }
         text.push(':');
         let namespace = self.namespace.clone();
-        Ok(Prefix { text, shape_at, namespace, mode: self.mode.clone(), is_spread: self.is_spread })
+        Ok(Prefix {
+            text,
+            shape_at,
+            namespace,
+            mode: self.mode.clone(),
+            is_spread: self.is_spread,
+            #[cfg(feature = "regions")]
+            is_replicated: false,
+        })
     }
 }
 
@@ -344,6 +352,9 @@ pub(crate) struct Prefix {
     shape_at: usize,
     mode: KeyMode,
     is_spread: bool,
+    /// Whether all keys have the default hash tag, which is that of the keys of replication.
+    #[cfg(feature = "regions")]
+    is_replicated: bool,
 }
 
 impl Prefix {
@@ -352,6 +363,10 @@ impl Prefix {
     }
 
     pub(crate) fn hash_tag(&self, key: &[u8]) -> HashTag {
+        #[cfg(feature = "regions")]
+        if self.is_replicated {
+            return HashTag::default();
+        }
         if self.is_spread { self.mode.hash_tag(key) } else { HashTag::default() }
     }
 

@@ -6,6 +6,8 @@ mod keys;
 mod lost_primary;
 mod nodes;
 mod refusals;
+#[cfg(feature = "regions")]
+mod regions;
 mod resharding;
 
 use std::time::Duration;

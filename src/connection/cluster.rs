@@ -31,11 +31,15 @@ use std::iter::repeat_with;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+#[cfg(feature = "regions")]
+use redis::ConnectionAddr;
 use redis::{ConnectionInfo, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::time::Instant;
 
 use self::map::{Map, Member};
 use super::connect::Login;
+#[cfg(feature = "regions")]
+use super::connect::with_address;
 use super::deadline::{Deadline, NODE};
 use super::node::{Exchanged, Live, NodeRequest};
 use super::retry::{REDIRECT_PAUSES, RetryBudget};
@@ -261,6 +265,20 @@ impl Redirect {
             ErrorKind::Server(ServerErrorKind::Ask) => Some(Self::Ask(address)),
             _ => Some(Self::Moved(address)),
         }
+    }
+}
+
+/// Returns the settings of the node that serves a slot now, by the reply of the node with these settings.
+#[cfg(feature = "regions")]
+pub(super) fn node_of_redirect(reply: &Value, by: &ConnectionInfo) -> Option<ConnectionInfo> {
+    let (Value::ServerError(error), ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. }) =
+        (reply, by.addr())
+    else {
+        return None;
+    };
+    match Redirect::of(&error.clone().into(), &(host.clone(), 0))? {
+        Redirect::Moved((host, port)) => Some(with_address(by, host, port)),
+        Redirect::Ask(_) => None,
     }
 }
 

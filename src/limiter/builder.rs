@@ -419,10 +419,8 @@ impl Builder {
             Backend::Stub(stub) => Store::Stub(stub),
         };
         #[cfg(feature = "regions")]
-        let replicator = {
-            let own = store.connection().filter(|_| !is_cluster).cloned();
-            self.regions.start(own, peers, &keyspace, &background, &warnings)?
-        };
+        let replicator =
+            self.regions.start(store.connection().cloned(), peers, &keyspace, &background, &warnings)?;
         let settings = LimiterSettings {
             #[cfg(feature = "regions")]
             replicator,

@@ -1,7 +1,7 @@
 //! The replicator: carries the charges of one region to its Redis, in the background of a process.
 //!
 //! Not covered by semantic versioning: a minor version may change this module. A limiter with
-//! [peers](crate::Builder::peer) starts it. It does not serve a Redis Cluster.
+//! [peers](crate::Builder::peer) starts it. In a Redis Cluster all its keys have one slot; it follows the slot when that moves.
 //!
 //! Each process of a region may run one. They need no leader: a cursor in the region's Redis decides which of them applies
 //! an entry. For each peer, a reader repeats these steps:

@@ -34,7 +34,7 @@ fn key(n: usize) -> String {
 
 /// Moves the first 1,100 slots of the first node to a node that had none. These include the slots of three
 /// hash tags.
-fn reshard(cluster: &Cluster, to: usize) {
+pub fn reshard(cluster: &Cluster, to: usize) {
     let nodes: Vec<&Server> = cluster.nodes().collect();
     let address = nodes[0].url().trim_start_matches("redis://");
     let (from, to) = (id(nodes[0]), id(nodes[to]));

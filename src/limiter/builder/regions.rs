@@ -41,6 +41,9 @@ impl Builder {
     /// namespace and [key mode](Self::key_mode). The limiter reads charges there from when it is built, on a background
     /// thread, also while it makes no checks.
     ///
+    /// If one region is a Redis Cluster, all are. The URL is then that of any node: it names the one that serves what
+    /// is replicated.
+    ///
     /// Use `rediss://` between regions; the certificates are those of [`tls_ca`](Self::tls_ca). The user needs GET, HSET,
     /// PING, TIME, XINFO and XREAD on the keys `<namespace>:1:regions:*`.
     pub fn peer(mut self, name: &str, url: &str) -> Self {
@@ -90,7 +93,7 @@ impl Regions {
         }
         let own = own.ok_or_else(|| {
             Error::config(
-                "regions replicate from one Redis each: give the limiter a `url`, `sentinel` or `pool`, not a cluster or this process's memory",
+                "regions replicate from a Redis each: give the limiter a `url`, `sentinel`, `cluster` or `pool`, not this process's memory",
             )
         })?;
         warn_of_plaintext(&self.peers, &servers, warnings);

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use crate::connection::{CallTarget, Connection, Deadline};
 use crate::error::Error;
+use crate::key::HashTag;
 use crate::regions::reference::escrow::Escrow;
 use crate::regions::reference::{Batch, Cursor};
 use crate::regions::script::{Applied, Call, Keys, applied, cursor_of};
@@ -117,5 +118,7 @@ pub(super) fn unexpected(what: &str) -> Error {
 }
 
 fn target(is_repeatable: bool) -> CallTarget {
-    CallTarget { hash_tag: None, deadline: Deadline::new(DEADLINE), is_repeatable }
+    // Of all keys of replication.
+    let hash_tag = Some(HashTag::default());
+    CallTarget { hash_tag, deadline: Deadline::new(DEADLINE), is_repeatable }
 }
