@@ -7,5 +7,7 @@ pub mod metrics;
 pub(crate) mod observer;
 #[cfg(any(feature = "metrics", feature = "tracing"))]
 mod readable_names;
+#[cfg(feature = "regions")]
+pub(crate) mod replication;
 pub(crate) mod trace;
 pub(crate) mod warning;

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tidegate::metrics::{Metrics, names};
+use tidegate::regions::Mode;
 use tidegate::{Ban, Event, Lease, Limiter, Observer, OnFailure, Quota, Switch};
+use tidegate_testkit::Server;
 
 use crate::support::acquired::AcquiredParts;
-use crate::support::fixture::{HOUR, builder, builder_as_is, closed_port, soon};
+use crate::support::fixture::{HOUR, builder, builder_as_is, closed_port, namespace, soon};
 
 /// Creates metrics with their own recorder, and a handle that renders them.
 fn metrics() -> (Arc<Metrics>, PrometheusHandle) {
@@ -312,4 +314,44 @@ async fn settlements_are_counted_by_gate_and_result() {
         };
         assert_eq!(["settled", "late", "nothing", "queued"].map(count), [1.0, 0.0, 2.0, 0.0], "{gate}");
     }
+}
+
+#[tokio::test]
+async fn replication_is_shown_by_peer_and_only_with_peers() {
+    let (metrics, handle) = metrics();
+    let mut servers = [Server::process(&[]).unwrap(), Server::process(&[]).unwrap()];
+    let (namespace, quota) = (namespace(), Quota::fixed_window(10, HOUR).aligned_to_clock());
+    let region = |name: &str, own: usize, peer: &str| {
+        let builder = builder(servers[own].url()).namespace(&namespace).region(name);
+        builder.peer(peer, servers[1 - own].url())
+    };
+    let alone = builder(servers[0].url()).observer(metrics.clone()).build().unwrap();
+    let _ = alone.gate("search", quota).check("x").await.unwrap();
+    assert!(!handle.render().contains("tidegate_replication_"), "{}", handle.render());
+
+    let _eu = region("eu", 0, "us").observer(metrics).build().unwrap();
+    let us = region("us", 1, "eu").build().unwrap().gate("search", quota).replicated(Mode::gossip());
+    let shows = |series: &str| handle.render().lines().any(|line| line == series);
+    soon("the peer is heard of", async || shows(r#"tidegate_replication_cut_off{peer="us"} 0"#)).await;
+    for key in ["x", "y", "z"] {
+        assert!(us.check(key).await.unwrap().is_allowed());
+    }
+    soon("the changes have arrived", async || {
+        shows(r#"tidegate_replication_changes_total{peer="us",fate="applied"} 3"#)
+    })
+    .await;
+    assert!(value(&handle, r#"tidegate_replication_heard_seconds{peer="us"}"#) < 2.0);
+    for series in [
+        r#"lag_seconds{peer="us"}"#,
+        "outbox_keys",
+        r#"changes_total{peer="us",fate="failed"}"#,
+        r#"changes_total{peer="us",fate="skipped"}"#,
+        r#"fenced_total{peer="us"}"#,
+        r#"gap_total{peer="us"}"#,
+        r#"rewound_total{peer="us"}"#,
+    ] {
+        assert!(shows(&format!("tidegate_replication_{series} 0")), "{series}: {}", handle.render());
+    }
+    servers[1].kill();
+    soon("the peer is cut off", async || shows(r#"tidegate_replication_cut_off{peer="us"} 1"#)).await;
 }

@@ -419,8 +419,10 @@ impl Builder {
             Backend::Stub(stub) => Store::Stub(stub),
         };
         #[cfg(feature = "regions")]
-        let replicator =
-            self.regions.start(store.connection().cloned(), peers, &keyspace, &background, &warnings)?;
+        let replicator = {
+            let own = store.connection().cloned();
+            self.regions.start(own, peers, &keyspace, &background, events.clone(), &warnings)?
+        };
         let settings = LimiterSettings {
             #[cfg(feature = "regions")]
             replicator,

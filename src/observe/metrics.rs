@@ -20,12 +20,13 @@
 //! | `outcome` | `allowed`, `denied`; `shadow_denied`: admitted only because of shadow mode |
 //! | `source` | the component that decided: [`Source`](crate::Source) |
 //! | `kind` | of an error: [`Error::kind`]; of an operator's override: `switch`, `override` |
-//! | `fate` | `taken`, `spent`, `returned`, `stranded` |
+//! | `fate` | of leased units: `taken`, `spent`, `returned`, `stranded`; of changes of a region: `applied`, `failed`, `skipped` |
+//! | `peer` | the name of another region |
 //! | `result` | `good`, `bad` |
 //! | `code` | of a warning: [`Warning::code`](crate::Warning::code) |
 //!
 //! The series of a gate appear with its first decision, its first lease and its first permit, those of warnings of other
-//! crates with their first report; all others exist from the start.
+//! crates with their first report, those of replication in a limiter with peers; all others exist from the start.
 //! All limiters of a process share the same series.
 //!
 //! Configure the histogram buckets of a Prometheus recorder: [`names::SECONDS`] and [`names::CHECKS`], as
@@ -43,6 +44,8 @@ use self::names::{Metric, MetricKind};
 use crate::decision::Decision;
 use crate::error::Error;
 use crate::observe::observer::{Event, Observer};
+#[cfg(feature = "regions")]
+use crate::observe::replication::Status;
 use crate::observe::warning;
 use crate::runtime::clock::Clock;
 
@@ -230,6 +233,8 @@ impl Metrics {
                 self.switches.set(switches as f64);
                 self.overrides.set(overrides as f64);
             }
+            #[cfg(feature = "regions")]
+            Event::Replicated { now, last } => self.replicated(now, last),
             Event::GateNamed { gate, readable } => self.gates.add_name(gate, readable),
             Event::RulesLoaded(rules) => self.rules_loaded(rules),
             Event::RulesReloaded(Ok(rules)) => {
@@ -248,6 +253,34 @@ impl Metrics {
         let kind = error.kind();
         if let Some((_, counter)) = self.errors.iter().find(|(known, _)| *known == kind) {
             counter.increment(1);
+        }
+    }
+
+    #[cfg(feature = "regions")]
+    fn replicated(&self, now: &Status, last: &Status) {
+        self.register.gauge(&names::OUTBOX_KEYS, &[]).set(now.outbox as f64);
+        for (peer, last) in now.peers.iter().zip(&last.peers) {
+            let label = ("peer", &*peer.name);
+            let gauge = |metric| self.register.gauge(metric, &[label]);
+            gauge(&names::CUT_OFF).set(f64::from(peer.is_cut_off));
+            gauge(&names::STALENESS).set(peer.staleness.unwrap_or_default());
+            gauge(&names::LAG).set(peer.lag);
+            // A region that was never heard of has none.
+            peer.silent.inspect(|silent| gauge(&names::HEARD).set(*silent));
+            for (fate, changes) in [
+                ("applied", peer.applied - last.applied),
+                ("failed", peer.failed - last.failed),
+                ("skipped", peer.skipped - last.skipped),
+            ] {
+                self.register.counter(&names::CHANGES, &[label, ("fate", fate)]).increment(changes);
+            }
+            for (metric, count) in [
+                (&names::FENCED, peer.fenced - last.fenced),
+                (&names::GAP, peer.gaps - last.gaps),
+                (&names::REWOUND, peer.rewound - last.rewound),
+            ] {
+                self.register.counter(metric, &[label]).increment(count);
+            }
         }
     }
 

@@ -8,6 +8,8 @@ use std::time::Duration;
 use crate::decision::Decision;
 use crate::error::Error;
 use crate::error::redact::RedactedKey;
+#[cfg(feature = "regions")]
+use crate::observe::replication::Status;
 use crate::observe::warning::Warning;
 use crate::quota::settlement::Settlement;
 
@@ -161,6 +163,11 @@ pub enum Event<'a> {
 
     /// This process has read a changed number of switched gates or overridden keys ([`Control`](crate::Control)).
     OverridesChanged { switches: usize, overrides: usize },
+
+    /// The state of the [replication](crate::Limiter::regions), each second: `now`, and as it was in the event before. The
+    /// differences between their counters are what has happened since.
+    #[cfg(feature = "regions")]
+    Replicated { now: &'a Status, last: &'a Status },
 
     /// A rule has given a gate a name for people, such as `api / path=/login / user`, for labels and log entries: reported
     /// when rules are bound, and at each reload. No other gate of the rules has this name.

@@ -36,16 +36,16 @@ mod stream;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use redis::{ConnectionInfo, IntoConnectionInfo};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use self::local::Local;
 use self::reader::PeerReader;
 use self::status::{FlusherState, PeerState};
-pub use self::status::{PeerStatus, Status};
 pub use self::stream::BEAT;
 use self::stream::Stream;
 use super::Replication;
@@ -53,8 +53,13 @@ use super::script::Keys;
 use crate::connection::{Connection, DedicatedConnection, Login};
 use crate::error::Error;
 use crate::error::redact::RedactedUrl;
+use crate::observe::observer::{Event, EventSink};
+pub use crate::observe::replication::{PeerStatus, Status};
 use crate::runtime::background::Background;
 use crate::runtime::sync::{Mutex, lock};
+
+/// The time between two reports to the observer.
+const REPORT_EVERY: Duration = Duration::from_secs(1);
 
 /// The settings of a replicator. All regions have the same prefix and states.
 #[derive(Clone)]
@@ -160,15 +165,17 @@ impl Replicator {
         let background = Arc::new(Background::default());
         let own = Connection::to_server(server_of(&settings.url)?, Login::OfUrl, background.clone());
         let peers = settings.peers.iter().map(|(_, url)| server_of(url)).collect::<Result<_, _>>()?;
-        Self::start_with(settings, Arc::new(own), peers, &background)
+        Self::start_with(settings, Arc::new(own), peers, &background, EventSink::new(None))
     }
 
-    /// Does the same with the connection to this region's Redis, the servers of the peers, and the thread.
+    /// Does the same with the connection to this region's Redis, the servers of the peers, the thread, and
+    /// the observer.
     pub(crate) fn start_with(
         settings: ReplicatorSettings,
         own: Arc<Connection>,
         peers: Vec<ConnectionInfo>,
         background: &Background,
+        events: EventSink,
     ) -> Result<Self, Error> {
         settings.validate()?;
         let local = Local::new(own, Keys::new(&settings.prefix));
@@ -183,6 +190,9 @@ impl Replicator {
         for (peer, stream) in streams.into_iter().enumerate() {
             let reader = PeerReader::new(shared.clone(), peer, stream);
             this.jobs.push(background.spawn(reader.run()).ok_or_else(no_thread)?);
+        }
+        if events.is_observed() {
+            this.jobs.push(background.spawn(report(shared, events)).ok_or_else(no_thread)?);
         }
         Ok(this)
     }
@@ -222,12 +232,28 @@ impl Replicator {
     /// Returns the state of the outbox and of the peers.
     #[must_use]
     pub fn status(&self) -> Status {
-        let names = self.shared.settings.peers.iter().map(|(name, _)| name);
-        let after = self.shared.settings.replication.cut_off_after;
-        let peers = names.zip(&self.shared.peers).map(|(name, state)| lock(state).status(name, after));
-        let peers = peers.collect();
-        let flusher = lock(&self.shared.flusher);
+        self.shared.status()
+    }
+}
+
+impl Shared {
+    fn status(&self) -> Status {
+        let names = self.settings.peers.iter().map(|(name, _)| name);
+        let after = self.settings.replication.cut_off_after;
+        let peers = names.zip(&self.peers).map(|(name, state)| lock(state).status(name, after)).collect();
+        let flusher = lock(&self.flusher);
         Status { outbox: flusher.left, error: flusher.error.clone(), peers }
+    }
+}
+
+/// Reports the state to the observer, each second.
+async fn report(shared: Arc<Shared>, events: EventSink) {
+    let mut last = shared.status();
+    loop {
+        let now = shared.status();
+        events.notify(&Event::Replicated { now: &now, last: &last });
+        last = now;
+        sleep(REPORT_EVERY).await;
     }
 }
 

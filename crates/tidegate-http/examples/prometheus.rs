@@ -40,11 +40,12 @@ type Failure = Box<dyn Error>;
 async fn main() -> Result<(), Failure> {
     // The recorder is installed first: counts before that are lost.
     let recorder = recorder()?;
-    let limiter = Limiter::builder()
-        .url(&std::env::var("TIDEGATE_REDIS_URL")?)
-        .namespace("example-prometheus")
-        .observer(Metrics::new())
-        .build()?;
+    let url = std::env::var("TIDEGATE_REDIS_URL")?;
+    // Another database of the server stands for another region.
+    let other = format!("{url}/1");
+    let builder = || Limiter::builder().namespace("example-prometheus");
+    let limiter = builder().url(&url).region("eu").peer("us", &other).observer(Metrics::new()).build()?;
+    let _us = builder().url(&other).region("us").peer("eu", &url).build()?;
     let path = std::env::var("RULES")
         .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/examples/prometheus.yaml").to_owned());
     let rules = Loader::new().watch(path, &limiter)?;

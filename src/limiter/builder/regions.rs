@@ -9,6 +9,7 @@ use super::connecting::Connecting;
 use crate::connection::Connection;
 use crate::error::Error;
 use crate::key::Keyspace;
+use crate::observe::observer::EventSink;
 use crate::observe::warning::{RepeatedWarning, WarningSink};
 use crate::regions::Replication;
 use crate::regions::replicator::{Replicator, ReplicatorSettings};
@@ -80,6 +81,7 @@ impl Regions {
         servers: Vec<ConnectionInfo>,
         keyspace: &Keyspace,
         background: &Background,
+        events: EventSink,
         warnings: &WarningSink,
     ) -> Result<Option<Arc<Replicator>>, Error> {
         let Some(name) = self.name else {
@@ -100,7 +102,8 @@ impl Regions {
         // The connection to the own Redis is there already.
         let settings = ReplicatorSettings::new(&name, "", &keyspace.regions(), &keyspace.replicated_states());
         let settings = ReplicatorSettings { peers: self.peers, replication: self.replication, ..settings };
-        Replicator::start_with(settings, own, servers, background).map(|started| Some(Arc::new(started)))
+        let started = Replicator::start_with(settings, own, servers, background, events)?;
+        Ok(Some(Arc::new(started)))
     }
 }
 

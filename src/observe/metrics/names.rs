@@ -103,6 +103,24 @@ metrics! {
         "Processes that share the quotas, by the latest count of this process.";
     OVERRIDES: Gauge "tidegate_overrides" in Count by ["kind"],
         "Active overrides by operators: switched gates, and keys with another quota.";
+    CUT_OFF: Gauge "tidegate_replication_cut_off" in Count by ["peer"],
+        "1 while a region is cut off: not heard of for longer than `cut_off_after`, otherwise 0.";
+    HEARD: Gauge "tidegate_replication_heard_seconds" in Seconds by ["peer"],
+        "Time since a region was heard of: this region knew all that it had sent.";
+    STALENESS: Gauge "tidegate_replication_staleness_seconds" in Seconds by ["peer"],
+        "Age of the oldest change in the last read of a region that had any.";
+    LAG: Gauge "tidegate_replication_lag_seconds" in Seconds by ["peer"],
+        "How far the last read stayed behind the end of a region's stream, 0 if it reached the end.";
+    OUTBOX_KEYS: Gauge "tidegate_replication_outbox_keys" in Count by [],
+        "Changes that the last flush left in the outbox, or found there if it failed.";
+    CHANGES: Counter "tidegate_replication_changes_total" in Count by ["peer", "fate"],
+        "Changes of a region that this process read, by their fate.";
+    FENCED: Counter "tidegate_replication_fenced_total" in Count by ["peer"],
+        "Reads of a region without effect: another process was faster, or the read was too old.";
+    GAP: Counter "tidegate_replication_gap_total" in Count by ["peer"],
+        "Times that entries of a region were trimmed before this region read them.";
+    REWOUND: Counter "tidegate_replication_rewound_total" in Count by ["peer"],
+        "Times that a region had lost its stream, or the end of it.";
     RULES: Gauge "tidegate_rules" in Count by [],
         "Active rules.";
     RULES_LOADED: Gauge "tidegate_rules_loaded_timestamp_seconds" in Seconds by [],

@@ -47,8 +47,13 @@ async fn flush(shared: &Shared) -> Option<u64> {
     let Replication { retention, max_entries, .. } = shared.settings.replication;
     let flushed = shared.local.flush(MAX_CHANGES, retention, max_entries).await;
     let left = flushed.as_ref().ok().copied();
+    let waiting = match left {
+        Some(left) => Some(left),
+        // Takes still add changes while Redis rejects flushes.
+        None => shared.local.waiting().await.ok(),
+    };
     let mut state = lock(&shared.flusher);
-    state.left = left.unwrap_or(state.left);
+    state.left = waiting.unwrap_or(state.left);
     state.error = flushed.err();
     left
 }

@@ -88,6 +88,11 @@ impl Local {
         }
     }
 
+    /// Returns how many changes are in the outbox.
+    pub(super) async fn waiting(&self) -> Result<u64, Error> {
+        self.call(redis::cmd("HLEN").arg(&self.keys.outbox)).await
+    }
+
     async fn run(&self, call: &Call, is_repeatable: bool) -> Result<Value, Error> {
         let args = |command: &mut Cmd| {
             command.arg(call.keys.len()).arg(&call.keys).arg(&call.args);

@@ -5,7 +5,7 @@ use tidegate_testkit::Server;
 
 use super::program::Program;
 use super::rules::File;
-use super::serve::{Service, soon};
+use super::serve::{Service, send, soon};
 
 const RULES: &str = "domain: d
 descriptors: [{ key: user, rate_limit: { unit: year, requests_per_unit: 4, regions: gossip } }]
@@ -41,6 +41,8 @@ fn services_in_two_regions_share_the_limit_of_a_rule() {
     assert_eq!((&shown["peers"][0]["name"], &shown["dropped"]), (&json!("us"), &json!(0)), "{shown}");
     let all = programs[0].json(1, &["inspect"]);
     assert!(all["notes"].to_string().contains("1 key of limits that several regions share"), "{all}");
+    let metrics = || send(&eu.admin, "GET /metrics", "accept: */*", "").1;
+    soon("the metrics show the peer", || metrics().contains("tidegate_replication_cut_off{peer=\"us\"} 0"));
     servers[1].kill();
     soon("the peer is cut off", || programs[0].run(["regions"]).out.contains("cut off"));
 }

@@ -61,12 +61,9 @@ fn names_follow_prometheus_conventions_and_labels_are_bounded() {
         assert_eq!(metric.name.ends_with("_total"), metric.kind == MetricKind::Counter, "{}", metric.name);
         let is_time = metric.unit == Unit::Seconds;
         assert_eq!(metric.name.ends_with("_seconds"), is_time, "{}", metric.name);
-        assert!(
-            metric
-                .labels
-                .iter()
-                .all(|label| ["gate", "outcome", "source", "kind", "fate", "result", "code"].contains(label))
-        );
+        assert!(metric.labels.iter().all(|label| {
+            ["gate", "outcome", "source", "kind", "fate", "result", "code", "peer"].contains(label)
+        }));
         assert!(metric.description.ends_with('.') && metric.description.len() > 10, "{}", metric.name);
     }
     let names: BTreeSet<_> = ALL.iter().map(|metric| metric.name).collect();
