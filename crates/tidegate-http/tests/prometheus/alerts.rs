@@ -6,6 +6,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::future::{join_all, select};
+use tidegate::regions::Mode;
 use tidegate::{Lease, Limiter, OnFailure, Quota, Rate, Switch};
 use tidegate_testkit::{Fault, Proxy, Server, promtool};
 
@@ -54,7 +55,7 @@ fn promtool_accepts_the_alerts_and_each_fires_after_its_configured_time() {
     assert_eq!(tested, after(ALERTS, "- alert:"));
 }
 
-/// Alerts of the rate-limit service fire in the tests of tidegate-server.
+/// Alerts of regions fire below, and those of the rate-limit service in the tests of tidegate-server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_alert_of_a_limiter_fires_when_its_cause_occurs() {
     let mut server = Server::process(&[]).unwrap();
@@ -145,6 +146,61 @@ async fn each_alert_of_a_limiter_fires_when_its_cause_occurs() {
 
     let written: BTreeSet<_> = scraping.alerts("tidegate").await.into_iter().collect();
     assert_eq!(fired.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>(), written);
+}
+
+/// A service is scraped in one of two regions.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_alert_of_regions_fires_when_its_cause_occurs() {
+    let (here, mut there) = (Server::process(&[]).unwrap(), Server::process(&[]).unwrap());
+    let service = Service::start().await;
+    let namespace = namespace();
+    let eu = service.builder(here.url()).namespace(&namespace).region("eu").peer("us", there.url());
+    let us = Limiter::builder().url(there.url()).namespace(&namespace).region("us").peer("eu", here.url());
+    let large = Quota::token_bucket(1_000_000, Rate::per_second(1_000_000));
+    let [eu, us] = [eu, us].map(|region| {
+        // On a busy machine, checks may exceed the default deadline.
+        let limiter = region.deadline(PATIENCE).build().unwrap();
+        limiter.gate("search", large).replicated(Mode::gossip())
+    });
+    let quick = QuickAlerts::write();
+    let scraping = Scraping::of(&[service.address.to_string()], Some(quick.path()));
+    let alerts = scraping.alerts("tidegate-regions").await;
+    let firing = format!("ALERTS{{alertname=~'{}'}}", alerts.join("|"));
+    let is_quiet = async || scraping.query(&firing).await.is_empty();
+    let mut fired = BTreeSet::new();
+    let mut fires = async |alert: &str| {
+        scraping.fires(alert).await;
+        assert!(fired.insert(alert.to_owned()));
+    };
+
+    soon("a change has arrived, and nothing fires", async || {
+        // One of before the first read does not count.
+        assert!(us.check("user:1").await.unwrap().is_allowed());
+        let applied = scraping.query("tidegate_replication_changes_total{fate='applied'} > 0").await;
+        !applied.is_empty() && is_quiet().await
+    })
+    .await;
+
+    // This region's Redis rejects what it reads of the other: more entries than one read has.
+    here.cli(&["ACL", "SETUSER", "default", "-set"]).unwrap();
+    let add = "for _ = 1, 200 do redis.call('XADD', KEYS[1], '*', 'unknown', '1') end";
+    there.cli(&["EVAL", add, "1", &format!("{namespace}:1:regions:log")]).unwrap();
+    fires("TidegateReplicationLags").await;
+    here.cli(&["ACL", "SETUSER", "default", "+set"]).unwrap();
+    fires("TidegateChangesNotApplied").await;
+
+    there.flush().unwrap();
+    fires("TidegateChangesLost").await;
+
+    here.cli(&["ACL", "SETUSER", "default", "-xadd"]).unwrap();
+    assert!(eu.check("user:1").await.unwrap().is_allowed());
+    fires("TidegateOutboxNotFlushed").await;
+    here.cli(&["ACL", "SETUSER", "default", "+xadd"]).unwrap();
+
+    soon("nothing fires", is_quiet).await;
+    there.kill();
+    fires("TidegateRegionCutOff").await;
+    assert_eq!(fired, alerts.into_iter().collect());
 }
 
 /// Shows that the alerts above fire because of their causes, not for every service.
