@@ -108,11 +108,11 @@ fn no_rooms_import_each_other_in_a_circle() {
 fn house_is_within_its_budgets() {
     const ROOMS: usize = 18;
     const FLOORS: usize = 12;
-    const PUBLIC_FUNCTIONS: usize = 465;
+    const PUBLIC_FUNCTIONS: usize = 466;
     const LINES: [(&str, usize); 7] = [
         ("src", 28_205),
-        ("crates/tidegate-cli/src", 5_630),
-        ("crates/tidegate-console/src", 3_875),
+        ("crates/tidegate-cli/src", 5_620),
+        ("crates/tidegate-console/src", 3_905),
         ("crates/tidegate-http/src", 5_721),
         ("crates/tidegate-rules/src", 5_880),
         ("crates/tidegate-server/src", 5_800),

@@ -1,6 +1,7 @@
 //! The replication of gates, as the Redis of one region shows it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
@@ -9,6 +10,7 @@ use redis::{Cmd, FromRedisValue, Value};
 use super::Inspector;
 use crate::error::Error;
 use crate::key::HashTag;
+use crate::regions::Replication;
 use crate::regions::script::{Keys, position_of};
 
 /// The replication of gates, as the Redis of one region shows it.
@@ -39,6 +41,23 @@ pub struct PeerFigures {
     pub silent_for: Option<Duration>,
     /// How far the peer is behind with what this region has sent. `None` if it has read nothing of the stream.
     pub behind: Option<Duration>,
+}
+
+/// For example `0 changes wait, 8 entries are kept; units forgiven: 0, dropped: 0, of a clock too far ahead: 0`.
+impl fmt::Display for RegionFigures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { waiting, entries, forgiven, dropped, far, .. } = self;
+        write!(f, "{waiting} changes wait, {entries} entries are kept; units forgiven: {forgiven}, ")?;
+        write!(f, "dropped: {dropped}, of a clock too far ahead: {far}")
+    }
+}
+
+impl PeerFigures {
+    /// Returns whether limiters with the default [`Replication::cut_off_after`] count the region as cut off.
+    #[must_use]
+    pub fn is_cut_off(&self) -> bool {
+        self.silent_for.is_none_or(|silent| silent >= Replication::default().cut_off_after)
+    }
 }
 
 /// # Regions

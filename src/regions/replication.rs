@@ -18,7 +18,7 @@ use crate::regions::replicator::BEAT;
 #[must_use]
 pub struct Replication {
     pub(super) flush_every: Duration,
-    pub(super) cut_off_after: Duration,
+    pub(crate) cut_off_after: Duration,
     pub(super) retention: Duration,
     pub(super) max_entries: usize,
 }

@@ -1,7 +1,5 @@
 //! `regions`: the replication of gates, as the Redis of one region shows it.
 
-use std::time::Duration;
-
 use serde_json::json;
 use tidegate::Limiter;
 use tidegate::admin::{Inspector, PeerFigures};
@@ -9,9 +7,6 @@ use tidegate::admin::{Inspector, PeerFigures};
 use crate::failure::Failure;
 use crate::output::{Output, Text, Tone, table};
 use crate::units::{human, us};
-
-/// After this silence, a service that has the default settings counts a peer as cut off.
-const CUT_OFF_AFTER: Duration = Duration::from_secs(2);
 
 /// Prints the peers. Returns whether all of them are heard of.
 pub(crate) async fn show(limiter: &Limiter, out: Output) -> Result<bool, Failure> {
@@ -24,7 +19,7 @@ pub(crate) async fn show(limiter: &Limiter, out: Output) -> Result<bool, Failure
     let rows = figures.peers.iter().map(|peer| {
         let heard = match peer.silent_for {
             None => Text(Tone::Bad, "never".to_owned()),
-            Some(silent) if is_cut_off(peer) => Text(Tone::Bad, format!("{} ago: cut off", human(silent))),
+            Some(silent) if peer.is_cut_off() => Text(Tone::Bad, format!("{} ago: cut off", human(silent))),
             Some(silent) => format!("{} ago", human(silent)).into(),
         };
         let behind = match peer.behind {
@@ -34,18 +29,12 @@ pub(crate) async fn show(limiter: &Limiter, out: Output) -> Result<bool, Failure
         vec![peer.name.as_str().into(), heard, behind]
     });
     let mut lines = table(&["region", "heard of", "is behind by"], rows.collect());
-    lines.push(vec![Text(
-        Tone::Faint,
-        format!(
-            "{} changes wait, {} entries are kept; units forgiven: {}, dropped: {}, of a clock too far ahead: {}",
-            figures.waiting, figures.entries, figures.forgiven, figures.dropped, figures.far
-        ),
-    )]);
+    lines.push(vec![Text(Tone::Faint, figures.to_string())]);
     let peers = figures.peers.iter().map(|peer| {
         json!({
             "name": peer.name,
             "silent_for_us": peer.silent_for.map(us),
-            "is_cut_off": is_cut_off(peer),
+            "is_cut_off": peer.is_cut_off(),
             "behind_us": peer.behind.map(us),
         })
     });
@@ -58,9 +47,5 @@ pub(crate) async fn show(limiter: &Limiter, out: Output) -> Result<bool, Failure
         "far": figures.far,
     });
     out.print(&json, &lines)?;
-    Ok(!figures.peers.iter().any(is_cut_off))
-}
-
-fn is_cut_off(peer: &PeerFigures) -> bool {
-    peer.silent_for.is_none_or(|silent| silent >= CUT_OFF_AFTER)
+    Ok(!figures.peers.iter().any(PeerFigures::is_cut_off))
 }

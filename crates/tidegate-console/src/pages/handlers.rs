@@ -9,7 +9,7 @@ use askama::Template;
 use axum::extract::{Query, State};
 use axum::response::{Html, IntoResponse, Response};
 use http::StatusCode;
-use tidegate::admin::{AuditEntry, Found};
+use tidegate::admin::{AuditEntry, Found, RegionFigures};
 use tidegate::{Error, Override};
 use tidegate_server::Role;
 use tidegate_server::pages::{Identity, Problem, Viewer};
@@ -50,17 +50,19 @@ fn number(parameters: &PageParameters, name: &str) -> usize {
 struct Common {
     hour: Result<Arc<Hour>, String>,
     overrides: Result<Vec<Override>, Error>,
+    regions: Result<Option<RegionFigures>, String>,
     catalog: Catalog,
     frame: Frame,
 }
 
 impl Common {
     async fn new(readings: &SharedReadings, identity: &Identity) -> Self {
-        let (hour, overrides) = tokio::join!(readings.hour(), readings.overrides());
+        let (hour, overrides, regions) =
+            tokio::join!(readings.hour(), readings.overrides(), readings.regions());
         let catalog = Catalog::new(&readings.service().rules());
-        let firing = firing(&readings.condition_inputs(&hour, &overrides, &catalog));
+        let firing = firing(&readings.condition_inputs(&hour, &overrides, &regions, &catalog));
         let frame = Frame { firing, ..frame(readings, identity) };
-        Self { hour, overrides, catalog, frame }
+        Self { hour, overrides, regions, catalog, frame }
     }
 
     fn hour(&self) -> Result<&Hour, &str> {
@@ -276,6 +278,7 @@ pub(super) async fn explain(
 pub(super) async fn health(State(state): State<PagesState>, Viewer(identity): Viewer) -> Response {
     let common = Common::new(&state.readings, &identity).await;
     let own = state.readings.own_health().await;
-    let inputs = state.readings.condition_inputs(&common.hour, &common.overrides, &common.catalog);
+    let Common { hour, overrides, regions, catalog, .. } = &common;
+    let inputs = state.readings.condition_inputs(hour, overrides, regions, catalog);
     page(&HealthPage::new(common.frame.clone(), &inputs, own), &common.catalog)
 }

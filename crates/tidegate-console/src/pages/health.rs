@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use askama::Template;
 use tidegate::Override;
+use tidegate::admin::{RegionFigures, human};
 
 use super::catalog::Catalog;
 use super::frame::{Frame, Tab};
@@ -22,6 +23,8 @@ pub(super) struct HealthPage {
     pub(super) unknown: Vec<RunbookEntry>,
     /// The state of this process's own Redis, and warnings about it.
     pub(super) redis: Vec<String>,
+    /// The replication of gates. `None` if nothing is replicated, or if it is not known.
+    pub(super) regions: Option<RegionFigures>,
 }
 
 /// An entry of the runbook with its state.
@@ -48,7 +51,8 @@ impl HealthPage {
         }
         let frame =
             Frame { title: "Health".to_owned(), tab: Some(Tab::Health), firing: firing.len(), ..frame };
-        Self { frame, firing, quiet, unknown, redis }
+        let regions = inputs.regions.as_ref().ok().cloned().flatten();
+        Self { frame, firing, quiet, unknown, redis, regions }
     }
 }
 
@@ -73,6 +77,8 @@ pub(in crate::pages) struct ConditionInputs<'i> {
     /// The error of this process's last reload of its rules.
     pub(in crate::pages) reload_error: Option<String>,
     pub(in crate::pages) redis: RedisState,
+    /// The replication of gates, or why it is not known.
+    pub(in crate::pages) regions: &'i Result<Option<RegionFigures>, String>,
 }
 
 /// What Redis does with a call of this process.
@@ -109,6 +115,7 @@ fn of(alert: &str, inputs: &ConditionInputs<'_>) -> EntryState {
             ),
         },
         "TidegateSwitched" => switched(inputs),
+        "TidegateRegionCutOff" => cut_off(inputs),
         "TidegateRedisRefuses" => match &inputs.redis {
             RedisState::InMemory => EntryState::Unknown(IN_MEMORY.to_owned()),
             RedisState::Answers => EntryState::Quiet(
@@ -156,6 +163,17 @@ fn switched(inputs: &ConditionInputs<'_>) -> EntryState {
     }
 }
 
+fn cut_off(inputs: &ConditionInputs<'_>) -> EntryState {
+    match inputs.regions {
+        Ok(Some(figures)) => {
+            let silent = figures.peers.iter().filter(|peer| peer.is_cut_off());
+            any(silent.map(|peer| &*peer.name), "Silent regions", "All regions are heard of.")
+        }
+        Ok(None) => EntryState::Quiet("No gate is replicated.".to_owned()),
+        Err(why) => EntryState::Unknown(why.clone()),
+    }
+}
+
 fn of_figures(alert: &str, hour: &Hour, catalog: &Catalog) -> EntryState {
     let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
     match alert {
@@ -174,7 +192,7 @@ fn of_figures(alert: &str, hour: &Hour, catalog: &Catalog) -> EntryState {
                 let fallback = sum(&mut ["local", "open", "closed"].into_iter().map(of));
                 fallback.saturating_mul(20) > sum(&mut gate.sources_now.values().copied())
             };
-            gates(
+            any(
                 hour.gates
                     .iter()
                     .filter(|(_, gate)| without_redis(gate))
@@ -225,7 +243,7 @@ fn of_figures(alert: &str, hour: &Hour, catalog: &Catalog) -> EntryState {
     }
 }
 
-fn gates<'g>(found: impl Iterator<Item = &'g str> + Clone, fires: &str, quiet: &str) -> EntryState {
+fn any<'g>(found: impl Iterator<Item = &'g str> + Clone, fires: &str, quiet: &str) -> EntryState {
     match found.clone().next() {
         None => EntryState::Quiet(quiet.to_owned()),
         Some(_) => EntryState::Fires(format!("{fires}: {}.", named(found))),
@@ -275,7 +293,7 @@ mod tests {
 
     fn inputs<'h>(hour: Result<&'h Hour, &'static str>, redis: RedisState) -> ConditionInputs<'h> {
         let catalog = Box::leak(Box::new(Catalog::default()));
-        ConditionInputs { catalog, hour, overrides: Ok(&[]), reload_error: None, redis }
+        ConditionInputs { catalog, hour, overrides: Ok(&[]), reload_error: None, redis, regions: &Ok(None) }
     }
 
     fn firing(hour: Result<&Hour, &'static str>) -> Vec<String> {
@@ -312,10 +330,12 @@ mod tests {
             overrides: Err("no Redis".to_owned()),
             reload_error: Some("a.yaml:1:1: wrong\nmore".to_owned()),
             redis: RedisState::Rejects("OOM".to_owned()),
+            regions: &Err("no Redis".to_owned()),
         };
         for alert in [
             "TidegateBreakerOpen",
             "TidegateSwitched",
+            "TidegateRegionCutOff",
             "TidegateQueueFull",
             "TidegateRulesDiffer",
             "TidegateServiceErrors",

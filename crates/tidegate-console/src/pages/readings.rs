@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::admin::{GivenKey, Inspector};
+use tidegate::admin::{GivenKey, Inspector, RegionFigures};
 use tidegate::{Error, Limiter, Override};
 use tidegate_server::RateLimitService;
 
@@ -91,6 +91,15 @@ impl SharedReadings {
         })
     }
 
+    /// Returns the replication of gates, `None` if nothing is replicated, or why it is not known.
+    pub(super) async fn regions(&self) -> Result<Option<RegionFigures>, String> {
+        if self.is_in_memory() {
+            return Err(IN_MEMORY.to_owned());
+        }
+        let regions = self.state()?.inspector.regions().await;
+        regions.map_err(|error| format!("The regions cannot be read: {error}"))
+    }
+
     /// Returns whether this process counts in its own memory.
     pub(super) fn is_in_memory(&self) -> bool {
         self.0.is_in_memory
@@ -118,6 +127,7 @@ impl SharedReadings {
         &self,
         hour: &'i Result<Arc<Hour>, String>,
         overrides: &'i Result<Vec<Override>, Error>,
+        regions: &'i Result<Option<RegionFigures>, String>,
         catalog: &'i Catalog,
     ) -> ConditionInputs<'i> {
         let reload = self.0.service.reloading().last_reload();
@@ -132,6 +142,7 @@ impl SharedReadings {
                 Err(error) if has_answered(overrides) => RedisState::Rejects(error.to_string()),
                 Err(error) => RedisState::Unavailable(error.to_string()),
             },
+            regions,
         }
     }
 

@@ -9,7 +9,7 @@ use tidegate_rules::Rules;
 use tidegate_server::RateLimitService;
 use tidegate_testkit::{Server, shared};
 
-use super::fixture::{Console, OPERATOR, PAGES, RULES, Session, USERS, client, users_quota};
+use super::fixture::{Console, OPERATOR, PAGES, RULES, Session, USERS, client, limiter, users_quota};
 use crate::support::fixture::{builder, namespace, soon};
 
 #[tokio::test]
@@ -105,6 +105,30 @@ async fn pages_are_shown_while_redis_is_paused_and_say_so_until_it_replies_again
         !console.page("/", 200).await.contains("Redis does not answer this process")
     })
     .await;
+    console.stop().await;
+}
+
+#[tokio::test]
+async fn health_shows_the_regions_and_which_are_silent() {
+    let (here, mut there) = (Arc::new(Server::process(&[]).unwrap()), Server::process(&[]).unwrap());
+    let namespace = namespace();
+    let region = |name: &str, own: &str, peer: &str, url: &str| {
+        builder(own).namespace(&namespace).region(name).peer(peer, url).build().unwrap()
+    };
+    let rules = Rules::parse("shop.yaml", RULES).unwrap().bind(&limiter(&here, &namespace));
+    let console = Console::of(here.clone(), namespace.clone(), RateLimitService::new(rules), None).await;
+    let page = console.page("/health", 200).await;
+    assert!(page.contains("No gate is replicated.") && !page.contains("Regions that share limits"), "{page}");
+    let _eu = region("eu", here.url(), "us", there.url());
+    let _us = region("us", there.url(), "eu", here.url());
+    let shows = async |text: &str| console.page("/health", 200).await.contains(text);
+    soon("the region is heard of", async || shows("All regions are heard of.").await).await;
+    let page = console.page("/health", 200).await;
+    assert!(page.contains(">us</th>") && page.contains("0 changes wait"), "{page}");
+    assert!(!page.contains("cut off</span>"), "{page}");
+    there.kill();
+    soon("the region is silent", async || shows("silent: cut off</span>").await).await;
+    soon("the entry fires", async || shows("Silent regions: us.").await).await;
     console.stop().await;
 }
 
