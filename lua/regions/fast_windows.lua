@@ -9,7 +9,7 @@ name = ''
 
 local function fast_path(rows, call, format, now, stamp)
   if #stamp ~= 16 then return end
-  local keys, argv, size, sub, match, floor = KEYS, ARGV, #rows, string.sub, string.match, math.floor
+  local keys, argv, size, find, match, floor = KEYS, ARGV, #rows, string.find, string.match, math.floor
   local limit, window, is_fixed = argv[1] + 0, argv[2] + 0, argv[3] == '1'
   -- Fixed windows begin with a millisecond.
   local at = is_fixed and now - now % 1000 or now
@@ -32,18 +32,17 @@ local function fast_path(rows, call, format, now, stamp)
     local key = keys[i]
     local text, previous, current, has_expiry = call('HGET', key, 'used'), 0, 0, false
     if text then
-      local before, count, last = match(text, '^(%d+)%+(%d+)()%+0 since ')
-      if not last then return end
-      local tail = sub(text, last)
+      local current_at = find(text, current_tail, -#current_tail, true)
+      local tail_at = current_at or find(text, previous_tail, -#previous_tail, true)
+      local before, count, last = match(text, '^(%d+)%+(%d+)()')
+      if not last or last ~= tail_at then return end
       count, before = count + 0, before + 0
       -- A count above the limit is a debt of the next window.
       if count > limit or before > 4503599627370496 then return end
-      if tail == current_tail then
+      if current_at then
         previous, current, has_expiry = before, count, count > 0
-      elseif tail == previous_tail then
-        previous = count
       else
-        return
+        previous = count
       end
     end
 

@@ -67,7 +67,7 @@ fn digests_of_scripts_of_regions_are_pinned() {
         ("regions:take:token_bucket", "ec1bc90a78a4130f5e580b647c8f35b0d2d88f49"),
         ("regions:take:leaky_bucket", "d2831e6efcf0cdec846452f05e3050bbc7aab70b"),
         ("regions:take:sliding_log", "a63a0e622bb4dfb374e6c9e01c3625d1d944d011"),
-        ("regions:take:windows", "2aa80c4462b6742fb698ebd3b5ee29f6398b8754"),
+        ("regions:take:windows", "8f86b60f71ea8f11ef01bf3b539217894e91a26c"),
         ("regions:write", "85e174d356c86e08e6206d048d5b581bd7fd7f3a"),
         ("regions:give_back", "0769d77d60b867d0038381ffd7009e7ae44299fa"),
         ("regions:flush", "1cb1b82765e3bfb13608632f61de4b4f700e8635"),
