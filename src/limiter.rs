@@ -237,7 +237,7 @@ impl Limiter {
     }
 
     /// Returns the state of the circuit breaker, the number of processes, the server's version, and warnings:
-    /// an eviction policy, permissions that the Redis user lacks.
+    /// an eviction policy, permissions that the Redis user lacks, a region that is cut off or has other settings.
     ///
     /// Sends INFO (permission `+info`) and a script, also while the breaker is open. Waits for the [deadline of
     /// operators](crate::Builder::operator_deadline) at most.

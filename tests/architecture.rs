@@ -110,7 +110,7 @@ fn house_is_within_its_budgets() {
     const FLOORS: usize = 12;
     const PUBLIC_FUNCTIONS: usize = 466;
     const LINES: [(&str, usize); 7] = [
-        ("src", 28_205),
+        ("src", 28_255),
         ("crates/tidegate-cli/src", 5_620),
         ("crates/tidegate-console/src", 3_905),
         ("crates/tidegate-http/src", 5_721),

@@ -12,6 +12,8 @@ pub struct Health {
     pub(crate) breaker_open_for: Option<Duration>,
     pub(crate) instances: u64,
     pub(crate) server: Result<Server, Error>,
+    /// What keeps charges from other regions.
+    pub(crate) replication: Vec<String>,
 }
 
 /// The server's own report.
@@ -72,7 +74,7 @@ impl Health {
                 permissions.join(" ")
             )
         });
-        evicts.into_iter().chain(lacks).collect()
+        evicts.into_iter().chain(lacks).chain(self.replication.clone()).collect()
     }
 }
 

@@ -16,6 +16,21 @@ pub struct Status {
     pub peers: Vec<PeerStatus>,
 }
 
+impl Status {
+    /// Returns what keeps charges from other regions.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let of_peer = |peer: &PeerStatus| {
+            let is_cut_off = if peer.is_cut_off { " is cut off" } else { "" };
+            match &peer.error {
+                Some(error) => Some(format!("the region \"{}\"{is_cut_off}: {error}", peer.name)),
+                None => peer.is_cut_off.then(|| format!("the region \"{}\" is cut off", peer.name)),
+            }
+        };
+        let waits = self.error.iter().map(|error| format!("charges for other regions wait: {error}"));
+        self.peers.iter().filter_map(of_peer).chain(waits).collect()
+    }
+}
+
 /// The state of the replication from a peer.
 #[derive(Clone, Debug)]
 #[non_exhaustive]

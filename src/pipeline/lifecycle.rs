@@ -84,6 +84,10 @@ impl Pipeline {
             breaker_open_for: self.breaker.as_ref().and_then(|breaker| breaker.open_for()),
             instances: self.fallback.as_ref().map_or(1, Fallback::instances),
             server,
+            #[cfg(feature = "regions")]
+            replication: self.replication_status().map_or_else(Vec::new, |status| status.warnings()),
+            #[cfg(not(feature = "regions"))]
+            replication: Vec::new(),
         }
     }
 

@@ -74,6 +74,8 @@ pub struct ReplicatorSettings {
     pub prefix: String,
     /// How the keys of replicated gates begin. A peer can change all keys that begin so.
     pub states: String,
+    /// A known key as this region writes it: regions with other secrets would charge other keys.
+    pub known_key: String,
     /// The settings that all regions should share.
     pub replication: Replication,
 }
@@ -88,6 +90,7 @@ impl ReplicatorSettings {
             peers: Vec::new(),
             prefix: prefix.to_owned(),
             states: states.to_owned(),
+            known_key: String::new(),
             replication: Replication::default(),
         }
     }
@@ -121,6 +124,23 @@ impl ReplicatorSettings {
             )));
         }
         Ok(())
+    }
+
+    /// Returns what all regions have in common, which each tells the others: their names, and the known key.
+    fn common(&self) -> String {
+        let mut names: Vec<&str> = self.names().collect();
+        names.sort_unstable();
+        format!("{}/{}", names.join(","), self.known_key)
+    }
+
+    /// Returns an error if a peer has other things in common.
+    fn compare(&self, peer: &str, theirs: Option<&str>) -> Option<Error> {
+        let ours = self.common();
+        let theirs = theirs.filter(|theirs| *theirs != ours)?;
+        let theirs: String = theirs.chars().take(256).collect();
+        Some(Error::config(format!(
+            "the region \"{peer}\" has other regions, or another key mode: {theirs:?}, and here {ours:?}. Give all the same"
+        )))
     }
 
     fn names(&self) -> impl Iterator<Item = &str> {

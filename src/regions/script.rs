@@ -135,7 +135,8 @@ pub struct Keys {
     pub epoch: String,
     /// A hash: up to which local time this region knows all of a peer.
     pub heard: String,
-    /// A hash: how far each peer has applied the stream. The peers write it.
+    /// A hash: how far each peer has applied the stream, and what it has
+    /// [in common](super::replicator::ReplicatorSettings) with this region. The peers write it.
     pub acks: String,
     prefix: String,
 }

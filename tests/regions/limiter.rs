@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate::regions::{Mode, Replication, WhenCutOff};
-use tidegate::{Builder, Error, Event, Gate, Lease, Limiter, Observer, Quota, Rate};
+use tidegate::{Builder, Error, Event, Gate, KeyMode, Lease, Limiter, Observer, Quota, Rate};
 use tidegate_testkit::Server;
 
 use crate::support::acl;
@@ -112,15 +112,19 @@ async fn surplus_of_a_window_delays_the_next_check_until_it_is_repaid() {
     let fleet = Fleet::start(2).await;
     let day = Duration::from_secs(24 * 3_600);
     let gates = fleet.gates(Quota::fixed_window(10, 365 * day).aligned_to_clock(), Mode::gossip());
-    // Each region charges the whole limit before it hears of the other.
-    let cut = fleet.gates(Quota::fixed_window(10, 365 * day).aligned_to_clock(), Mode::gossip());
-    let (first, second) = tokio::join!(cut[0].check_cost("ann", 10), cut[1].check_cost("ann", 10));
-    assert!(first.unwrap().is_allowed() && second.unwrap().is_allowed());
+    // Each region charges the whole limit before it hears of the other: if it hears first, the next key.
+    let mut key = String::new();
+    soon("both regions charge a key", async || {
+        key.push('a');
+        let (first, second) = tokio::join!(gates[0].check_cost(&key, 10), gates[1].check_cost(&key, 10));
+        first.unwrap().is_allowed() && second.unwrap().is_allowed()
+    })
+    .await;
     for gate in &gates {
-        soon("the surplus has arrived", async || gate.check("ann").await.unwrap().retry_after() > 365 * day)
+        soon("the surplus has arrived", async || gate.check(&key).await.unwrap().retry_after() > 365 * day)
             .await;
         // The cached denial says the same.
-        let cached = gate.check("ann").await.unwrap();
+        let cached = gate.check(&key).await.unwrap();
         assert!(cached.retry_after() > 365 * day, "{cached:?}");
     }
 }
@@ -442,4 +446,46 @@ fn peer_that_is_read_without_encryption_is_reported_without_its_password() {
         };
         assert_eq!(warnings.iter().any(is_of_plaintext), is_reported, "{url}: {warnings:?}");
     }
+}
+
+#[tokio::test]
+async fn regions_with_other_peers_or_another_key_mode_are_named_in_health() {
+    let servers = [0; 3].map(|_| Server::process(&[]).unwrap());
+    let urls: Vec<&str> = servers.iter().map(Server::url).collect();
+    let secret = KeyMode::Hmac(b"of 16 bytes or more".to_vec());
+    for (us, has) in
+        [(region(&urls[..2], 1).key_mode(secret), "eu,us/%hmac="), (region(&urls, 1), "ap,eu,us/regions")]
+    {
+        let [eu, us] = [region(&urls[..2], 0).build().unwrap(), us.build().unwrap()];
+        let differs = async |limiter: &Limiter, peer: &str| {
+            let warnings = limiter.health().await.warnings();
+            let names = |warning: &String| {
+                warning.starts_with(&format!("the region \"{peer}\""))
+                    && warning.contains("has other regions")
+            };
+            warnings.iter().any(|warning| names(warning) && warning.contains(has))
+        };
+        soon("eu knows it", async || differs(&eu, "us").await).await;
+        soon("us knows it", async || differs(&us, "eu").await).await;
+        for limiter in [eu, us] {
+            limiter.shutdown().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn health_is_good_while_all_regions_are_heard_of_and_names_one_that_is_not() {
+    let mut servers = [0; 2].map(|_| Server::process(&[]).unwrap());
+    let urls: Vec<String> = servers.iter().map(|server| server.url().to_owned()).collect();
+    let urls: Vec<&str> = urls.iter().map(String::as_str).collect();
+    let limiters = [0, 1].map(|at| region(&urls, at).replication(Replication::default()).build().unwrap());
+    for limiter in &limiters {
+        soon("health is good", async || limiter.health().await.is_good()).await;
+    }
+    servers[1].kill();
+    soon("health names the region", async || {
+        let warnings = limiters[0].health().await.warnings();
+        matches!(&warnings[..], [cut] if cut.starts_with("the region \"us\" is cut off: "))
+    })
+    .await;
 }

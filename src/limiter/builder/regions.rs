@@ -101,7 +101,12 @@ impl Regions {
         warn_of_plaintext(&self.peers, &servers, warnings);
         // The connection to the own Redis is there already.
         let settings = ReplicatorSettings::new(&name, "", &keyspace.regions(), &keyspace.replicated_states());
-        let settings = ReplicatorSettings { peers: self.peers, replication: self.replication, ..settings };
+        let settings = ReplicatorSettings {
+            peers: self.peers,
+            known_key: keyspace.encoded(b"regions"),
+            replication: self.replication,
+            ..settings
+        };
         let started = Replicator::start_with(settings, own, servers, background, events)?;
         Ok(Some(Arc::new(started)))
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::try_join3;
+use futures_util::future::try_join4;
 use redis::{Cmd, Value};
 use tokio::time::Instant;
 
@@ -29,6 +29,8 @@ pub(super) struct KnownPeer {
     pub(super) now_us: u64,
     /// Up to which such time this region knows all of the peer.
     pub(super) heard_us: Option<u64>,
+    /// What it has in common with its peers, as it says.
+    pub(super) common: Option<String>,
     /// When the calls began.
     pub(super) at: Instant,
 }
@@ -43,12 +45,14 @@ impl Local {
         let key = self.keys.cursor(peer);
         // Not GET and HGET: a nil is no plausible reply, and the connection would be given up.
         let mut cursor = redis::cmd("MGET");
-        let mut heard = redis::cmd("HMGET");
+        let [mut heard, mut ack] = [redis::cmd("HMGET"), redis::cmd("HMGET")];
         let (cursor, heard) = (cursor.arg(&key), heard.arg(&self.keys.heard).arg(peer));
+        let ack = ack.arg(&self.keys.acks).arg(peer);
         let time = redis::cmd("TIME");
-        let (cursor, heard, time) = try_join3(
+        let (cursor, heard, ack, time) = try_join4(
             self.call::<Vec<Option<String>>>(cursor),
             self.call::<Vec<Option<u64>>>(heard),
+            self.call::<Vec<Option<String>>>(ack),
             self.call(&time),
         )
         .await?;
@@ -60,7 +64,10 @@ impl Local {
                 ))
             })?),
         };
-        Ok(KnownPeer { cursor, now_us: time_us(time), heard_us: heard.into_iter().next().flatten(), at })
+        let heard_us = heard.into_iter().next().flatten();
+        let ack = ack.into_iter().next().flatten();
+        let common = ack.and_then(|ack| Some(ack.splitn(3, ' ').nth(2)?.to_owned()));
+        Ok(KnownPeer { cursor, now_us: time_us(time), heard_us, common, at })
     }
 
     /// Applies a part of a peer's stream, unless another replicator has moved the cursor. After a lost reply, the

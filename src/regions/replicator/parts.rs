@@ -62,7 +62,8 @@ mod tests {
             (Entry { id: (id, 0), changes: (0..changes).map(change).collect() }, skipped)
         });
         let entries = entries.collect();
-        let before = KnownPeer { cursor: Some(cursor), now_us: 9, heard_us: None, at: Instant::now() };
+        let before =
+            KnownPeer { cursor: Some(cursor), now_us: 9, heard_us: None, common: None, at: Instant::now() };
         let reading = Reading { epoch: 7, info: None, entries, is_complete: true, peer_us: 8, refused: None };
         let (batches, skips): (Vec<_>, Vec<_>) = parts(&before, cursor, reading).into_iter().unzip();
         let changes = |batch: &Batch| batch.entries.iter().map(|entry| entry.changes.len()).sum();

@@ -52,7 +52,8 @@ impl PeerReader {
         }
     }
 
-    /// Reads once, and applies all that was read. Returns why the peer refused the acknowledgement, if it did.
+    /// Reads once, and applies all that was read. Returns why the peer refused the acknowledgement, if it did, or how its
+    /// settings differ.
     async fn step(&mut self) -> Result<Option<Error>, Error> {
         let shared = self.shared.clone();
         let peer = &*shared.settings.peers[self.peer].0;
@@ -63,7 +64,8 @@ impl PeerReader {
         if is_check {
             self.checked = Some(Instant::now());
         }
-        let refused = reading.refused.take();
+        let differs = shared.settings.compare(peer, before.common.as_deref());
+        let refused = reading.refused.take().or(differs);
         let mut found = self.losses.find(before.cursor, &reading);
         self.note_times(&reading);
         let mut end = found.cursor.position;

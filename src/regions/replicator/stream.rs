@@ -33,8 +33,9 @@ pub(super) struct Stream {
     /// How keys of replicated gates begin.
     states: String,
     regions: u64,
-    /// The name of this region.
+    /// The name of this region, and what it has in common with its peers.
     reader: String,
+    common: String,
     /// The most entries of the next read. A read that failed may have been too large for the network and the deadline.
     most: usize,
 }
@@ -75,6 +76,7 @@ impl Stream {
             states: settings.states.clone(),
             regions: settings.peers.len() as u64 + 1,
             reader: settings.region.clone(),
+            common: settings.common(),
             most: MAX_ENTRIES,
         }
     }
@@ -97,7 +99,8 @@ impl Stream {
     ) -> Result<Reading, Error> {
         let mut commands = redis::pipe();
         if let Some(cursor) = cursor {
-            commands.cmd("HSET").arg(&self.keys.acks).arg(&self.reader).arg(position_text(cursor.position));
+            let ack = format!("{} {}", position_text(cursor.position), self.common);
+            commands.cmd("HSET").arg(&self.keys.acks).arg(&self.reader).arg(ack);
         }
         commands.cmd("GET").arg(&self.keys.epoch);
         if with_info {

@@ -38,11 +38,11 @@ pub fn position_text((of, id): Position) -> String {
     format!("{} {}", epoch(of), id_text(id))
 }
 
-/// Reads the text of a position.
+/// Reads the text of a position, which others may follow.
 #[must_use]
 pub fn position_of(text: &str) -> Option<Position> {
-    let (epoch, read) = text.split_once(' ')?;
-    Some((epoch_of(epoch)?, id(read)?))
+    let mut words = text.split(' ');
+    Some((epoch_of(words.next()?)?, id(words.next()?)?))
 }
 
 /// Reads the text of a cursor.
