@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use rand::Rng;
+use redis::Connection;
 use tidegate::regions::replicator::Replicator;
 use tidegate_testkit::{Fault, Proxy, Server};
 
@@ -113,8 +114,7 @@ async fn replication_goes_on_after_a_redis_is_killed_and_starts_empty() {
 }
 
 /// Charges both regions until one does not answer. Returns the charges, and those that may have been made.
-fn charge_until_killed(urls: &[String]) -> (u64, u64) {
-    let mut connections: Vec<_> = urls.iter().map(|url| connect(url)).collect();
+fn charge_until_killed(mut connections: Vec<Connection>) -> (u64, u64) {
     let mut charged = 0;
     for gate in (0..5).cycle() {
         for connection in &mut connections {
@@ -138,12 +138,11 @@ async fn each_charge_counts_once_while_a_redis_that_logs_each_write_is_killed() 
     let mut sites = vec![start("eu", &folders[0]), start("us", &folders[1])];
     let replicators = replicate(&sites);
     wait_for_cursors(&mut sites).await;
-    let urls: Vec<String> = sites.iter().map(|site| site.server.url().to_owned()).collect();
     let (mut charged, mut unknown) = (0, 0);
     let kills = sequences() / 25;
     for kill in 0..kills {
-        let urls = urls.clone();
-        let charging = tokio::task::spawn_blocking(move || charge_until_killed(&urls));
+        let connections = sites.iter().map(|site| connect(site.server.url())).collect();
+        let charging = tokio::task::spawn_blocking(move || charge_until_killed(connections));
         tokio::time::sleep(Duration::from_millis(rand::rng().random_range(0..100))).await;
         let killed = &mut sites[kill as usize % 2];
         killed.server.kill();
