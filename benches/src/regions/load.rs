@@ -15,9 +15,8 @@ use super::fleet::{Fleet, STREAM, quantile, staleness_ms};
 use crate::rounds::median;
 use crate::{Failure, Options, progress};
 
-/// Checks per second in each region.
-const RATE: u64 = 10_000;
-/// Each is checked every ten seconds in each region.
+/// Checks per second in each region. All of them are of distinct keys.
+const RATES: [u64; 2] = [2_000, 10_000];
 const KEYS: u64 = 100_000;
 const TASKS: usize = 500;
 const LIMIT: u64 = 1_000_000;
@@ -31,22 +30,24 @@ pub(super) async fn run(options: &Options) -> Result<(String, Json), Failure> {
     let replicated = fleet.gates("replicated", quota, Mode::gossip());
     // Makes the keys.
     for gates in [&plain, &replicated] {
-        checks(gates, KEYS as f64 / RATE as f64).await?;
+        checks(gates, RATES[1], KEYS as f64 / RATES[1] as f64).await?;
     }
     settle(&fleet).await?;
     let mut results = Vec::new();
     for round in 0..rounds {
         progress(&format!("regions: load, round {} of {rounds}", round + 1));
-        let of_plain = phase(&fleet, &plain, seconds).await?;
-        let mut row = phase(&fleet, &replicated, seconds).await?;
-        row["plain"] = of_plain;
-        results.push(row);
+        for rate in RATES {
+            let of_plain = phase(&fleet, &plain, rate, seconds).await?;
+            let mut row = phase(&fleet, &replicated, rate, seconds).await?;
+            row["rate"] = rate.into();
+            row["plain"] = of_plain;
+            results.push(row);
+        }
     }
     progress("");
-    let stream = fleet.targets[0].memory_usage(STREAM)?;
-    let changes = (KEYS as f64 + rounds as f64 * seconds * RATE as f64).max(1.0);
-    let results =
-        json!({ "seconds": seconds, "rounds": results, "stream_bytes_per_key": stream as f64 / changes });
+    let changes = KEYS as f64 + rounds as f64 * seconds * RATES.iter().sum::<u64>() as f64;
+    let bytes = fleet.targets[0].memory_usage(STREAM)? as f64 / changes;
+    let results = json!({ "seconds": seconds, "rounds": results, "stream_bytes_per_key": bytes });
     Ok((table(&results), results))
 }
 
@@ -68,19 +69,20 @@ async fn settle(fleet: &Fleet) -> Result<(), Failure> {
 }
 
 /// Makes the checks in all regions for this time, and returns what they cost.
-async fn phase(fleet: &Fleet, gates: &[Gate], seconds: f64) -> Result<Json, Failure> {
+async fn phase(fleet: &Fleet, gates: &[Gate], rate: u64, seconds: f64) -> Result<Json, Failure> {
     let cpu = || fleet.targets.iter().map(|target| Ok(target.main_thread_cpu()?.as_secs_f64()));
     let cpu = || cpu().collect::<Result<Vec<f64>, Failure>>();
     let bytes = || (0..REGIONS).map(|region| fleet.bytes_out(region)).sum::<u64>();
     let applied = || fleet.statuses().flat_map(|status| status.peers).map(|peer| peer.applied).sum::<u64>();
     let (cpu_before, bytes_before, applied_before) = (cpu()?, bytes(), applied());
-    let (entries, threads) = (fleet.calls("xadd")?, background_cpu());
-    let (done, seen) = fleet.observed(checks(gates, seconds)).await;
+    let (entries, threads) = (fleet.calls("xadd")?, client_cpu());
+    let (done, seen) = fleet.observed(checks(gates, rate, seconds)).await;
     let (count, took, fallback) = done?;
     let left: u64 = fleet.statuses().map(|status| status.outbox).max().unwrap_or(0);
     settle(fleet).await?;
     let regions = REGIONS as f64;
     let used: f64 = cpu()?.iter().zip(cpu_before).map(|(now, before)| now - before).sum();
+    let client: Vec<f64> = client_cpu().iter().zip(threads).map(|(now, before)| now - before).collect();
     let staleness = staleness_ms(&seen);
     let lag = seen.iter().flat_map(|status| &status.peers).map(|peer| peer.lag.as_secs_f64() * 1e3);
     Ok(json!({
@@ -88,7 +90,8 @@ async fn phase(fleet: &Fleet, gates: &[Gate], seconds: f64) -> Result<Json, Fail
         "fallback": fallback,
         "core": used / took / regions,
         "us_per_check": used * 1e6 / count as f64,
-        "background_us_per_check": (background_cpu() - threads) * 1e6 / count as f64,
+        "client_us_per_check": client[0] * 1e6 / count as f64,
+        "replicator_us_per_check": client[1] * 1e6 / count as f64,
         "applied_per_check": (applied() - applied_before) as f64 / count as f64,
         "entries_per_s": (fleet.calls("xadd")? - entries) as f64 / took / regions,
         "bytes_out_per_s": (bytes() - bytes_before) as f64 / took / regions,
@@ -100,8 +103,8 @@ async fn phase(fleet: &Fleet, gates: &[Gate], seconds: f64) -> Result<Json, Fail
 }
 
 /// Returns the checks, the seconds they took, and how many were decided without Redis.
-async fn checks(gates: &[Gate], seconds: f64) -> Result<(u64, f64, u64), Failure> {
-    let (begins, most) = (Instant::now(), (seconds * RATE as f64) as u64);
+async fn checks(gates: &[Gate], rate: u64, seconds: f64) -> Result<(u64, f64, u64), Failure> {
+    let (begins, most) = (Instant::now(), (seconds * rate as f64) as u64);
     let fallback = Arc::new(AtomicU64::new(0));
     let mut tasks = JoinSet::new();
     for gate in gates {
@@ -114,7 +117,7 @@ async fn checks(gates: &[Gate], seconds: f64) -> Result<(u64, f64, u64), Failure
                     if number >= most {
                         return Ok::<_, Failure>(());
                     }
-                    sleep_until(begins + Duration::from_micros(number * 1_000_000 / RATE)).await;
+                    sleep_until(begins + Duration::from_micros(number * 1_000_000 / rate)).await;
                     let decision = gate.check(&format!("user:{}", number % KEYS)).await?;
                     let is_usual = decision.source() == Source::Redis && decision.is_allowed();
                     fallback.fetch_add(u64::from(!is_usual), Ordering::Relaxed);
@@ -127,56 +130,61 @@ async fn checks(gates: &[Gate], seconds: f64) -> Result<(u64, f64, u64), Failure
     Ok((most * gates.len() as u64, took, fallback.load(Ordering::Relaxed)))
 }
 
-/// Returns the CPU seconds of the limiters' background threads, which run the replicators. 0 if the system does not tell.
-fn background_cpu() -> f64 {
+/// Returns the CPU seconds of this process, and of the limiters' background threads, which run the replicators. 0 if the
+/// system does not tell.
+fn client_cpu() -> [f64; 2] {
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let stats = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
-    let ticks = stats.filter(|stat| stat.contains("(tidegate)")).filter_map(|stat| {
-        let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
-        Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
-    });
-    // A tick is 10 ms.
-    ticks.sum::<u64>() as f64 / 100.0
+    let mut seconds = [0.0; 2];
+    for stat in stats {
+        let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
+        // User and system time, in ticks of 10 ms.
+        let ticks: u64 = fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum();
+        seconds[0] += ticks as f64 / 100.0;
+        seconds[1] += if stat.contains("(tidegate)") { ticks as f64 / 100.0 } else { 0.0 };
+    }
+    seconds
 }
 
+/// The rows of the table: name, field, unit, and whether limiters without peers have it.
+const ROWS: [(&str, &str, f64, bool); 14] = [
+    ("checks per second and region", "checks_per_s", 1.0, true),
+    ("denied, or decided without Redis", "fallback", 1.0, true),
+    ("% of a core, each Redis", "core", 100.0, true),
+    ("µs of Redis per check", "us_per_check", 1.0, true),
+    ("µs of the client's process per check", "client_us_per_check", 1.0, true),
+    ("of these, the replicator's thread", "replicator_us_per_check", 1.0, true),
+    ("charges of others per check", "applied_per_check", 1.0, false),
+    ("entries per second and region", "entries_per_s", 1.0, false),
+    ("kB out per second and region", "bytes_out_per_s", 0.001, false),
+    ("staleness p50, ms", "staleness_ms/0", 1.0, false),
+    ("staleness p99, ms", "staleness_ms/1", 1.0, false),
+    ("largest lag, ms", "lag_max_ms", 1.0, false),
+    ("largest outbox, keys", "outbox_max", 1.0, false),
+    ("outbox at the end, keys", "outbox_left", 1.0, false),
+];
+
 fn table(results: &Json) -> String {
-    let rounds = results["rounds"].as_array().cloned().unwrap_or_default();
-    let of = |path: &str| median(rounds.iter().filter_map(|row| row.pointer(path)?.as_f64()).collect());
-    let per_check = of("/us_per_check") - of("/plain/us_per_check");
-    format!(
-        "| {RATE} keys/s in each of {REGIONS} regions, {} rounds of {} s | without peers | replicated |\n\
-         | --- | ---: | ---: |\n\
-         | checks per second and region | {:.0} | {:.0} |\n\
-         | not decided by Redis | {:.0} | {:.0} |\n\
-         | part of a core, each Redis | {:.3} | {:.3} ({:.2} times) |\n\
-         | µs of Redis per check | {:.2} | {:.2} ({per_check:.2} more, for {:.2} changes of others) |\n\
-         | µs of the replicator's thread per check | {:.2} | {:.2} |\n\
-         | entries per second and region | | {:.0} |\n\
-         | bytes out per second and region | | {:.0} |\n\
-         | bytes of the stream per key | | {:.1} |\n\
-         | staleness p50 / p99 (ms) | | {:.0} / {:.0} |\n\
-         | largest lag (ms); outbox, largest and at the end | | {:.0}; {:.0}, {:.0} |\n",
-        rounds.len(),
-        results["seconds"],
-        of("/plain/checks_per_s"),
-        of("/checks_per_s"),
-        of("/plain/fallback"),
-        of("/fallback"),
-        of("/plain/core"),
-        of("/core"),
-        of("/core") / of("/plain/core"),
-        of("/plain/us_per_check"),
-        of("/us_per_check"),
-        of("/applied_per_check"),
-        of("/plain/background_us_per_check"),
-        of("/background_us_per_check"),
-        of("/entries_per_s"),
-        of("/bytes_out_per_s"),
-        results["stream_bytes_per_key"].as_f64().unwrap_or(f64::NAN),
-        of("/staleness_ms/0"),
-        of("/staleness_ms/1"),
-        of("/lag_max_ms"),
-        of("/outbox_max"),
-        of("/outbox_left"),
-    )
+    let rounds = results["rounds"].as_array();
+    let mut text = String::from("| |");
+    for rate in RATES {
+        text.push_str(&format!(" {rate}/s without peers | replicated |"));
+    }
+    text.push_str("\n| --- | ---: | ---: | ---: | ---: |\n");
+    for (name, field, unit, has_plain) in ROWS {
+        text.push_str(&format!("| {name} |"));
+        for rate in RATES {
+            let of = |path: &str| {
+                let rows = rounds.into_iter().flatten().filter(|row| row["rate"] == rate);
+                unit * median(rows.filter_map(|row| row.pointer(path)?.as_f64()).collect())
+            };
+            let plain =
+                if has_plain { format!("{:.1}", of(&format!("/plain/{field}"))) } else { String::new() };
+            text.push_str(&format!(" {plain} | {:.1} |", of(&format!("/{field}"))));
+        }
+        text.push('\n');
+    }
+    let bytes = results["stream_bytes_per_key"].as_f64().unwrap_or(f64::NAN);
+    text.push_str(&format!("\nBytes of the stream per key: {bytes:.1}\n"));
+    text
 }
