@@ -201,7 +201,7 @@ fn judge(quota: &Quota, mut decided: Vec<Decided>) -> Json {
 
 /// Returns the times from a charge until another region counts it, in ms: median and maximum by one-way latency.
 async fn delays(fleet: &Fleet, probes: usize) -> Result<Vec<Json>, Failure> {
-    let quota = Quota::token_bucket(1_000_000, Rate::new(1, Duration::from_secs(86_400)));
+    let quota = Quota::token_bucket(1_000, Rate::new(1, Duration::from_secs(86_400)));
     let gates = fleet.gates("probe", quota, Mode::gossip());
     let mut pairs = JoinSet::new();
     for origin in 0..REGIONS {
