@@ -45,6 +45,7 @@ fn month() -> Quota {
 }
 
 /// Adds the keys and arguments of one check for each key, in the windows of now.
+#[expect(clippy::disallowed_methods, reason = "no limiter tells the time of the server")]
 fn window(call: &mut Call<'_>, kind: &str, quota: Quota) {
     let now_us = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as u64;
     call.keys(&[&format!("{kind}{}:fixed_window", call.width)], &[]);
