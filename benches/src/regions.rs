@@ -39,3 +39,17 @@ impl Part {
         }
     }
 }
+
+/// Returns a Markdown table, whose first column is text.
+fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
+    let head: Vec<String> = head.iter().map(|name| (*name).to_owned()).collect();
+    let mut rule = vec!["---:".to_owned(); head.len()];
+    rule[0] = "---".to_owned();
+    rows.into_iter().fold(line(&head) + &line(&rule), |text, row| text + &line(&row))
+}
+
+/// Returns a number of a result by its JSON pointer.
+fn number(result: &Json, at: &str) -> f64 {
+    result.pointer(at).and_then(Json::as_f64).unwrap_or(f64::NAN)
+}

@@ -9,7 +9,7 @@ use tidegate::regions::reference::{Batch, Cursor, Entry, Field, Mode, Verb};
 use tidegate::regions::script::{Call as ScriptCall, FLUSH, Keys, TakeGroup, TakeItem, cursor_text};
 use tidegate::{Quota, Rate};
 
-use super::REGIONS;
+use super::{REGIONS, number, table};
 use crate::rounds::median;
 use crate::script_cases::{self, Call, Subject, Text};
 use crate::server::Target;
@@ -37,7 +37,7 @@ pub(super) fn run(options: &Options) -> Result<(String, Json), Failure> {
     let flushes = flushes.into_iter().collect::<Result<Vec<f64>, _>>()?;
     progress("");
     target.clean()?;
-    Ok((table(&rows, &flushes), json!({ "scripts": rows, "flush_us_per_change": flushes })))
+    Ok((tables(&rows, &flushes), json!({ "scripts": rows, "flush_us_per_change": flushes })))
 }
 
 /// Empties the outbox, which nothing flushes, and sets the cursor that all applications expect and store.
@@ -174,32 +174,27 @@ fn flush_us(target: &Target, rounds: usize, changes: u64, outbox: u64) -> Result
     Ok(median(of_rounds))
 }
 
-fn table(rows: &[Json], flushes: &[f64]) -> String {
-    let of = |case: &str, script: &str, field: &str| {
+fn tables(rows: &[Json], flushes: &[f64]) -> String {
+    let of = |case: &str, script: &str| {
         let mut rows = rows.iter().filter(|row| row["case"] == case && row["script"] == script);
-        rows.next().and_then(|row| row[field].as_f64()).unwrap_or(f64::NAN)
+        rows.next().unwrap_or(&Json::Null)
     };
-    let mut text = String::from("| µs of Redis per check |");
-    for (at, _) in WIDTHS {
-        text.push_str(&format!(" {at}: plain | replicated | ratio |"));
-    }
-    text.push_str("\n| --- | ---: | ---: | ---: | ---: | ---: | ---: |\n");
-    for (name, _) in quotas(1) {
-        text.push_str(&format!("| {name} |"));
-        for case in WIDTHS.map(|(at, _)| format!("{name}, {at}")) {
-            let us = |script: &str| of(&case, script, "us");
-            let ratio = 1.0 / of(&case, "replicated", "ratio");
-            text.push_str(&format!(" {:.2} | {:.2} | {ratio:.2} |", us("plain"), us("replicated")));
-        }
-        text.push('\n');
-    }
-    text.push_str("\n| token bucket | µs of Redis per change |\n| --- | ---: |\n");
-    for (outbox, us) in OUTBOXES.iter().zip(flushes) {
-        text.push_str(&format!("| flush an outbox of {outbox} | {us:.2} |\n"));
-    }
-    for width in [1, MOST] {
-        let us = of(&format!("apply {width}"), "apply", "us");
-        text.push_str(&format!("| apply {width} in a call | {us:.2} |\n"));
-    }
-    text
+    let takes = quotas(1).map(|(name, _)| {
+        let cells = WIDTHS.iter().flat_map(|(at, _)| {
+            let case = format!("{name}, {at}");
+            let (plain, replicated) = (of(&case, "plain"), of(&case, "replicated"));
+            [number(plain, "/us"), number(replicated, "/us"), 1.0 / number(replicated, "/ratio")]
+        });
+        std::iter::once(name.to_owned()).chain(cells.map(|cell| format!("{cell:.2}"))).collect()
+    });
+    let applied = [1, MOST].map(|width| {
+        (format!("apply {width} in a call"), number(of(&format!("apply {width}"), "apply"), "/us"))
+    });
+    let changes = OUTBOXES.iter().zip(flushes);
+    let changes = changes.map(|(outbox, us)| (format!("flush an outbox of {outbox}"), *us)).chain(applied);
+    let changes = changes.map(|(name, us)| vec![name, format!("{us:.2}")]);
+    let head = ["µs of Redis per check", "1 key per call: plain", "replicated", "ratio"];
+    let head = [&head[..], &["64 keys per call: plain", "replicated", "ratio"]].concat();
+    let of_changes = table(&["token bucket", "µs of Redis per change"], changes);
+    format!("{}\n{of_changes}", table(&head, takes))
 }

@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::fleet::{Fleet, quantile};
+use super::{number, table};
 use crate::rounds::median;
 use crate::{Failure, Options, progress};
 
@@ -46,7 +47,7 @@ pub(super) async fn run(options: &Options) -> Result<(String, Json), Failure> {
     }
     fleet.cut(2, false).await?;
     progress("");
-    Ok((table(&results), results.into()))
+    Ok((compared(&results), results.into()))
 }
 
 /// Returns the latencies of the checks of each gate, in µs. Each task makes a check of each gate in turn.
@@ -78,24 +79,21 @@ async fn latencies(gates: &[Gate; 3], seconds: f64) -> Result<[Vec<f64>; 3], Fai
     Ok(all)
 }
 
-fn table(rows: &[Json]) -> String {
-    let mut text = String::from("| p50 / p99 (µs), medians | all peers healthy | a peer cut off | ratio |\n");
-    text.push_str("| --- | ---: | ---: | ---: |\n");
-    for gate in GATES {
+fn compared(rows: &[Json]) -> String {
+    let row = |gate: &&str| {
         let all = |field: &str, is_cut: bool| -> Vec<f64> {
-            let rows = rows.iter().filter(|row| row["gate"] == gate && row["is_cut"] == is_cut);
-            rows.filter_map(|row| row[field].as_f64()).collect()
+            let rows = rows.iter().filter(|row| row["gate"] == *gate && row["is_cut"] == is_cut);
+            rows.map(|row| number(row, field)).collect()
         };
+        let state = |is_cut| ["/p50_us", "/p99_us"].map(|field| format!("{:.0}", median(all(field, is_cut))));
         let ratio = |field: &str| {
             let pairs = all(field, true).into_iter().zip(all(field, false));
-            median(pairs.map(|(cut, healthy)| cut / healthy).collect())
+            format!("{:.2}", median(pairs.map(|(cut, healthy)| cut / healthy).collect()))
         };
-        text.push_str(&format!("| {gate} |"));
-        for is_cut in [false, true] {
-            let of = |field: &str| median(all(field, is_cut));
-            text.push_str(&format!(" {:.0} / {:.0} |", of("p50_us"), of("p99_us")));
-        }
-        text.push_str(&format!(" {:.2} / {:.2} |\n", ratio("p50_us"), ratio("p99_us")));
-    }
-    text
+        let ratios = ["/p50_us", "/p99_us"].map(ratio);
+        let pairs = [state(false), state(true), ratios].map(|pair| pair.join(" / "));
+        std::iter::once((*gate).to_owned()).chain(pairs).collect()
+    };
+    let head = ["p50 / p99 (µs), medians", "all peers healthy", "a peer cut off", "ratio"];
+    table(&head, GATES.iter().map(row))
 }

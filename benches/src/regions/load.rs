@@ -10,8 +10,8 @@ use tidegate::{Gate, Quota, Rate, Source};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::REGIONS;
 use super::fleet::{Fleet, STREAM, quantile, staleness_ms};
+use super::{REGIONS, number, table};
 use crate::rounds::median;
 use crate::{Failure, Options, progress};
 
@@ -48,7 +48,7 @@ pub(super) async fn run(options: &Options) -> Result<(String, Json), Failure> {
     let changes = KEYS as f64 + rounds as f64 * seconds * RATES.iter().sum::<u64>() as f64;
     let bytes = fleet.targets[0].memory_usage(STREAM)? as f64 / changes;
     let results = json!({ "seconds": seconds, "rounds": results, "stream_bytes_per_key": bytes });
-    Ok((table(&results), results))
+    Ok((compared(&results), results))
 }
 
 /// Waits until all regions have counted all charges.
@@ -164,27 +164,18 @@ const ROWS: [(&str, &str, f64, bool); 14] = [
     ("outbox at the end, keys", "outbox_left", 1.0, false),
 ];
 
-fn table(results: &Json) -> String {
+fn compared(results: &Json) -> String {
     let rounds = results["rounds"].as_array();
-    let mut text = String::from("| |");
-    for rate in RATES {
-        text.push_str(&format!(" {rate}/s without peers | replicated |"));
-    }
-    text.push_str("\n| --- | ---: | ---: | ---: | ---: |\n");
-    for (name, field, unit, has_plain) in ROWS {
-        text.push_str(&format!("| {name} |"));
-        for rate in RATES {
-            let of = |path: &str| {
-                let rows = rounds.into_iter().flatten().filter(|row| row["rate"] == rate);
-                unit * median(rows.filter_map(|row| row.pointer(path)?.as_f64()).collect())
-            };
-            let plain =
-                if has_plain { format!("{:.1}", of(&format!("/plain/{field}"))) } else { String::new() };
-            text.push_str(&format!(" {plain} | {:.1} |", of(&format!("/{field}"))));
-        }
-        text.push('\n');
-    }
-    let bytes = results["stream_bytes_per_key"].as_f64().unwrap_or(f64::NAN);
-    text.push_str(&format!("\nBytes of the stream per key: {bytes:.1}\n"));
-    text
+    let rows = ROWS.map(|(name, field, unit, has_plain)| {
+        let of = |rate: u64, at: String| {
+            let rows = rounds.into_iter().flatten().filter(|row| row["rate"] == rate);
+            format!("{:.1}", unit * median(rows.map(|row| number(row, &at)).collect()))
+        };
+        let plain = |rate| if has_plain { of(rate, format!("/plain/{field}")) } else { String::new() };
+        let cells = RATES.iter().flat_map(|rate| [plain(*rate), of(*rate, format!("/{field}"))]);
+        std::iter::once(name.to_owned()).chain(cells).collect()
+    });
+    let names = RATES.map(|rate| format!("{rate}/s without peers"));
+    let text = table(&["", &names[0], "replicated", &names[1], "replicated"], rows);
+    format!("{text}\nBytes of the stream per key: {:.1}\n", number(results, "/stream_bytes_per_key"))
 }

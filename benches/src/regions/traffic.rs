@@ -10,8 +10,8 @@ use tidegate::{Gate, Quota, Rate, Source};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::REGIONS;
 use super::fleet::{Fleet, one_way, quantile, staleness_ms};
+use super::{REGIONS, number, table};
 use crate::{Failure, Options, progress};
 
 const LIMIT: u64 = 162_000;
@@ -84,7 +84,7 @@ pub(super) async fn run(options: &Options) -> Result<(String, Json), Failure> {
         "staleness_ms": [quantile(&staleness, 0.5), quantile(&staleness, 0.99)],
         "cut_off_samples": cuts, "delays_ms": delays,
     });
-    Ok((table(&results), results))
+    Ok((tables(&results), results))
 }
 
 fn quotas() -> [(&'static str, Quota); 4] {
@@ -206,7 +206,7 @@ async fn delays(fleet: &Fleet, probes: usize, is_busy: bool) -> Result<Vec<Json>
     let quota = Quota::token_bucket(1_000, Rate::new(1, Duration::from_secs(86_400)));
     let gates = fleet.gates("probe", quota, Mode::gossip());
     let mut others = JoinSet::new();
-    for gate in gates.iter().filter(|_| is_busy).cloned() {
+    for gate in if is_busy { gates.clone() } else { Vec::new() } {
         others.spawn(async move {
             while gate.check(&format!("other {}", fastrand::u64(..))).await.is_ok() {
                 sleep(Duration::from_millis(10)).await;
@@ -246,42 +246,35 @@ async fn delays(fleet: &Fleet, probes: usize, is_busy: bool) -> Result<Vec<Json>
     Ok(ways.iter().map(row).collect())
 }
 
-fn table(results: &Json) -> String {
-    let mut text = String::from("| over max / mean (% of the limit), ratio |");
-    DEMANDS.iter().for_each(|(name, _)| text.push_str(&format!(" {name} |")));
-    text.push_str("\n| --- | --- | --- | --- | --- | --- |\n");
-    let rows = results["rows"].as_array();
-    for (algorithm, _) in quotas() {
-        text.push_str(&format!("| {algorithm} |"));
-        for (name, _) in DEMANDS {
-            let mut found = rows.into_iter().flatten();
-            let found = found.find(|row| row["algorithm"] == algorithm && row["demand"] == name);
-            let number = |field: &str| found.and_then(|row| row[field].as_f64()).unwrap_or(f64::NAN);
-            let (max, mean, ratio) = (number("over_max"), number("over_mean"), number("ratio"));
-            text.push_str(&format!(" {max:.1} / {mean:.1}, {ratio:.2} |"));
-        }
-        text.push('\n');
-    }
-    let fallback = rows.into_iter().flatten().filter_map(|row| row["fallback"].as_u64()).sum::<u64>();
-    text.push_str(&format!(
-        "\n{} windows. Reads between regions per second: {:.1}, entries of streams: {:.1}. Staleness p50 / p99: {:.0} / \
-         {:.0} ms. Decided without Redis: {fallback}; samples in which a peer was cut off: {}.\n",
+fn tables(results: &Json) -> String {
+    let all = |name: &str| results[name].as_array().into_iter().flatten();
+    let rows = quotas().map(|(algorithm, _)| {
+        let cells = DEMANDS.iter().map(|(demand, _)| {
+            let mut rows = all("rows");
+            let row = rows.find(|row| row["algorithm"] == algorithm && row["demand"] == *demand);
+            let of = |at| number(row.unwrap_or(&Json::Null), at);
+            format!("{:.1} / {:.1}, {:.2}", of("/over_max"), of("/over_mean"), of("/ratio"))
+        });
+        std::iter::once(algorithm.to_owned()).chain(cells).collect()
+    });
+    let demands = DEMANDS.iter().map(|(demand, _)| *demand);
+    let head: Vec<&str> = std::iter::once("over max / mean (%), ratio").chain(demands).collect();
+    let rows = table(&head, rows);
+    let fallback: f64 = all("rows").map(|row| number(row, "/fallback")).sum();
+    let delays = all("delays_ms").map(|delay| {
+        let others = if delay["is_busy"] == true { "100 per second" } else { "none" };
+        let of = |at| format!("{:.0}", number(delay, at));
+        vec![others.to_owned(), of("/one_way_ms"), of("/p50"), of("/max")]
+    });
+    let delays = table(&["other checks", "one way, ms", "until counted, p50 ms", "most"], delays);
+    format!(
+        "{rows}\n{} windows. Reads between regions per second: {:.1}, entries of streams: {:.1}. Staleness p50 / p99: {:.0} / \
+         {:.0} ms. Decided without Redis: {fallback}; samples in which a peer was cut off: {}.\n\n{delays}",
         results["windows"],
-        results["reads_per_s"].as_f64().unwrap_or(f64::NAN),
-        results["entries_per_s"].as_f64().unwrap_or(f64::NAN),
-        results["staleness_ms"][0].as_f64().unwrap_or(f64::NAN),
-        results["staleness_ms"][1].as_f64().unwrap_or(f64::NAN),
+        number(results, "/reads_per_s"),
+        number(results, "/entries_per_s"),
+        number(results, "/staleness_ms/0"),
+        number(results, "/staleness_ms/1"),
         results["cut_off_samples"],
-    ));
-    for delay in results["delays_ms"].as_array().into_iter().flatten() {
-        let of = |field: &str| delay[field].as_f64().unwrap_or(f64::NAN);
-        text.push_str(&format!(
-            "- {} ms one way{}: a charge counts in the other region after {:.0} ms (median), at most {:.0} ms.\n",
-            of("one_way_ms"),
-            if delay["is_busy"] == true { ", other checks meanwhile" } else { "" },
-            of("p50"),
-            of("max")
-        ));
-    }
-    text
+    )
 }
