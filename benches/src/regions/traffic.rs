@@ -191,9 +191,11 @@ fn judge(quota: &Quota, mut decided: Vec<Decided>) -> Json {
             over.push(100.0 * (used / LIMIT as f64 - 1.0).max(0.0));
         }
     }
+    let fallback = || decided.iter().filter(|check| check.is_fallback).map(|check| check.at_us);
     json!({
         "checks": decided.len(), "admitted": over.len(), "admitted_by_one": admitted_by_one,
-        "fallback": decided.iter().filter(|check| check.is_fallback).count(),
+        "fallback": fallback().count(),
+        "fallback_us": [fallback().next(), fallback().last()],
         "over_max": over.iter().copied().fold(0.0, f64::max),
         "over_mean": over.iter().sum::<f64>() / over.len() as f64,
         "ratio": over.len() as f64 / admitted_by_one as f64,
