@@ -195,7 +195,7 @@ fn judge(quota: &Quota, mut decided: Vec<Decided>) -> Json {
     json!({
         "checks": decided.len(), "admitted": over.len(), "admitted_by_one": admitted_by_one,
         "fallback": fallback().count(),
-        "fallback_us": [fallback().next(), fallback().last()],
+        "fallback_us": [fallback().next(), fallback().next_back()],
         "over_max": over.iter().copied().fold(0.0, f64::max),
         "over_mean": over.iter().sum::<f64>() / over.len() as f64,
         "ratio": over.len() as f64 / admitted_by_one as f64,
