@@ -20,9 +20,9 @@ const REGIONS: usize = 3;
 pub(crate) enum Part {
     /// CPU time of Redis per check of a replicated gate beside that of a plain gate, per flush and per change
     Cost,
-    /// What three regions admit under demand around a limit
+    /// Admitted checks under demand around a limit, and the delay of charges
     Traffic,
-    /// 10,000 keys a second in each region
+    /// Load on many keys: what it costs the servers, and whether replication keeps up
     Load,
     /// The latency of checks while a peer is cut off
     Cut,
