@@ -54,7 +54,9 @@ impl Replication {
     }
 
     /// Sets for how long charges are kept for a peer that is away: at least the longest window or fill time of the replicated
-    /// gates. Older charges are lost to that peer, which [counts a gap](super::replicator::PeerStatus::gaps).
+    /// gates. Older charges are lost to that peer, which [counts a gap](super::replicator::PeerStatus::gaps). They are kept for this
+    /// time also when all peers have read them: a region that loses its state reads those of named windows again. So the stream
+    /// takes about 120 bytes for each key charged per second, times this.
     ///
     /// Default: an hour.
     pub const fn retention(mut self, longest: Duration) -> Self {
@@ -62,7 +64,7 @@ impl Replication {
         self
     }
 
-    /// Sets the most entries that are kept for a peer that is away. An entry holds up to 128 charges of about 100 bytes.
+    /// Sets the most entries that are kept. An entry holds up to 128 charges of about 120 bytes.
     ///
     /// Default: 100,000.
     pub const fn max_entries(mut self, entries: usize) -> Self {
