@@ -5,7 +5,6 @@
   Defines  `fast_path` and `done`, see fast_token_bucket. Sets `name`, see take_gate
 ]]
 local done = 0
-name = ''
 
 local function fast_path(rows, call, format, now, stamp)
   if #stamp ~= 16 then return end

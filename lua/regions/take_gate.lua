@@ -12,14 +12,13 @@
            memory, the first write to a state fails, and nothing has changed: Redis
            does not stop a script after its first write
 
-  Before this file are `take`, a function with the text of lua/take/take.lua, and the
-  variables `outbox`, `counts`, `mode`, and `name`: the window of a row that names none,
-  or 0 of levels and logs.
+  Before this file are `take(mode, counts)`, a function with the text of
+  lua/take/take.lua, and `name`: the window of a row that names none, which the fast
+  path sets, or 0 of levels and logs.
 ]]
-mode = table.remove(ARGV)
-local numbers = table.remove(ARGV) + 0
-counts, outbox = table.remove(KEYS), table.remove(KEYS)
-local reply = take()
+local mode, numbers = table.remove(ARGV), table.remove(ARGV) + 0
+local counts, outbox = table.remove(KEYS), table.remove(KEYS)
+local reply = take(mode, counts)
 
 local call, keys, argv, type = call, KEYS, ARGV, type
 local at, field, is_named = 2, 'charge ' .. mode .. ' ', name ~= '0'

@@ -61,9 +61,10 @@ static TAKES: LazyLock<[Script; 4]> = LazyLock::new(|| {
         let plain = Definition::of_name(name.trim_start_matches("regions:take:"));
         let take = plain.map_or(TAKE_WINDOWS, |definition| definition.scripts.take.text);
         let take = take.strip_prefix(with_bound!("")).unwrap_or_default();
-        let before =
-            with_bound!("local outbox, counts, mode, name = nil, nil, nil, '0'\nlocal function take()\n");
-        Script::bounded(name, [before, take, "end\n", lua!("regions/take_gate")].concat().leak())
+        let window = if plain.is_some() { "0" } else { "" };
+        let before = format!("local name = '{window}'\nlocal function take(mode, counts)\n");
+        let text = [with_bound!(""), &before, take, "end\n", lua!("regions/take_gate")].concat();
+        Script::bounded(name, text.leak())
     };
     [
         "regions:take:token_bucket",

@@ -64,10 +64,10 @@ fn digests_of_scripts_of_regions_are_pinned() {
     let digests = all().map(|script| (script.name, script.digest()));
     let pinned = [
         ("regions:take", "a079e2953cd4df1aa1f903a85116f849c28a34a4"),
-        ("regions:take:token_bucket", "ec1bc90a78a4130f5e580b647c8f35b0d2d88f49"),
-        ("regions:take:leaky_bucket", "d2831e6efcf0cdec846452f05e3050bbc7aab70b"),
-        ("regions:take:sliding_log", "a63a0e622bb4dfb374e6c9e01c3625d1d944d011"),
-        ("regions:take:windows", "8f86b60f71ea8f11ef01bf3b539217894e91a26c"),
+        ("regions:take:token_bucket", "3dc196de1b03a5272355fb431997051db671b033"),
+        ("regions:take:leaky_bucket", "84fa47f6fc1b05d67c1504887ccf2cc33ab7a184"),
+        ("regions:take:sliding_log", "0249d306775083b21f9a9f24f5c432f9f3dc5743"),
+        ("regions:take:windows", "245f5b308caa566745610b8c8f88dfe6c244cf7e"),
         ("regions:write", "85e174d356c86e08e6206d048d5b581bd7fd7f3a"),
         ("regions:give_back", "0769d77d60b867d0038381ffd7009e7ae44299fa"),
         ("regions:flush", "1cb1b82765e3bfb13608632f61de4b4f700e8635"),
