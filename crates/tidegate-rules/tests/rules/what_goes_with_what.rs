@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::quota::Calendar;
-use tidegate::{Acquired, Adaptive, Ban, Builder, Check, Error, Gate, Lease, Limiter, OnFailure, Quota};
+use tidegate::{
+    Acquired, Adaptive, Ban, Builder, Check, Error, Gate, Lease, Limiter, OnFailure, Quota, regions,
+};
 use tidegate_rules::{ChargedDenials, Descriptor, Mode, Rules, RulesLimiter};
 use tidegate_testkit::{Cluster, Server};
 
@@ -79,8 +81,11 @@ impl Pair<'_> {
         self.has("regions") && !self.has("in memory")
     }
 
-    /// Waits until the other region is heard of.
+    /// Waits until the other region is heard of. It is no cluster, so a cluster hears nothing of it.
     async fn wait_for_regions(self, limiter: &Limiter) {
+        if self.has("cluster") {
+            return;
+        }
         let is_heard = || limiter.regions().is_none_or(|status| !status.peers[0].is_cut_off);
         soon("the peer is heard of", async || is_heard()).await;
     }
@@ -122,7 +127,8 @@ impl Pair<'_> {
     }
 
     fn replicated(self, gate: Gate) -> Gate {
-        if self.has("regions") { gate.replicated(tidegate::regions::Mode::gossip()) } else { gate }
+        let mode = regions::Mode::gossip().when_cut_off(regions::WhenCutOff::Own);
+        if self.has("regions") { gate.replicated(mode) } else { gate }
     }
 
     fn a_decade(self) -> Quota {
